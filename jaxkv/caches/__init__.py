@@ -1,0 +1,53 @@
+"""KV caches as immutable values: one file a layout, one set of verbs for all.
+
+cache, step = begin(cache, count_B, T=T)
+out_BTNH, site = attend(cache.sites[i], step, q_BTNH, k_BTKH, v_BTKH, rule=rule)     # once a layer
+cache = commit(cache, step, sites)
+"""
+
+from jaxkv.caches.disk import load, save
+from jaxkv.caches.state import Bias, Cache, Expand, Rotate, Step
+from jaxkv.caches.verbs import (
+    LAYOUTS,
+    attend,
+    begin,
+    check,
+    check_dtype,
+    commit,
+    fork,
+    gather,
+    init,
+    narrow,
+    nbytes,
+    read,
+    reset,
+    rollback,
+    widen,
+)
+from jaxkv.ops import Rule
+
+__all__ = [
+    "LAYOUTS",
+    "Bias",
+    "Cache",
+    "Expand",
+    "Rotate",
+    "Rule",
+    "Step",
+    "attend",
+    "begin",
+    "check",
+    "check_dtype",
+    "commit",
+    "fork",
+    "gather",
+    "init",
+    "load",
+    "narrow",
+    "nbytes",
+    "read",
+    "reset",
+    "rollback",
+    "save",
+    "widen",
+]

@@ -1,0 +1,169 @@
+"""Writing to and reading from one attention's buffers, addressed by slot; used by every layout with plain buffers.
+
+Keys are kept as (B*K, H, S), values as (B*K, S, H): the orders in which a decode step's two products read them without
+a copy. Rank 3, because XLA on CPUs copies a rank-4 (B, K, S, H) buffer at batch 1 in every step of a loop.
+Letters: B rows, K key/value heads, X = B*K, T new tokens, S slots, H head width.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from jaxkv import ops
+from jaxkv.caches.state import Bias
+
+
+def heads_first(x_BTKH: Float[Array, "B T K H"]) -> Float[Array, "X T H"]:
+    """Return new keys or values with one line per row and head."""
+    b, t, k, h = x_BTKH.shape
+    return x_BTKH.swapaxes(1, 2).reshape(b * k, t, h)
+
+
+def write_slice(
+    k_XHS: Float[Array, "X H S"],
+    v_XSH: Float[Array, "X S H"],
+    new_k_XTH: Float[Array, "X T H"],
+    new_v_XTH: Float[Array, "X T H"],
+    *,
+    start: Int[Array, ""],
+    keep_X: Bool[Array, " X"],
+) -> tuple[Float[Array, "X H S"], Float[Array, "X S H"]]:
+    """Return the buffers with T slots from `start` replaced in the lines that `keep_X` names, one slice update each.
+
+    Not checked here: start + T within S; the callers make it so, because an update past the end would be moved back.
+    """
+    keep = keep_X[:, None, None]
+    new_k_XHT = new_k_XTH.swapaxes(1, 2)
+    old_k = jax.lax.dynamic_slice_in_dim(k_XHS, start, new_k_XHT.shape[2], axis=2)
+    old_v = jax.lax.dynamic_slice_in_dim(v_XSH, start, new_v_XTH.shape[1], axis=1)
+    k_XHS = jax.lax.dynamic_update_slice_in_dim(
+        k_XHS, jnp.where(keep, new_k_XHT, old_k).astype(k_XHS.dtype), start, axis=2
+    )
+    v_XSH = jax.lax.dynamic_update_slice_in_dim(
+        v_XSH, jnp.where(keep, new_v_XTH, old_v).astype(v_XSH.dtype), start, axis=1
+    )
+    return k_XHS, v_XSH
+
+
+def write_slots(
+    k_XHS: Float[Array, "X H S"],
+    v_XSH: Float[Array, "X S H"],
+    new_k_XTH: Float[Array, "X T H"],
+    new_v_XTH: Float[Array, "X T H"],
+    *,
+    slot_BT: Int[Array, "B T"],
+) -> tuple[Float[Array, "X H S"], Float[Array, "X S H"]]:
+    """Return the buffers with each token at its own slot; a slot of S or more means: do not write."""
+    line_X1 = jnp.arange(k_XHS.shape[0], dtype=jnp.int32)[:, None]
+    slot_XT = jnp.repeat(slot_BT, k_XHS.shape[0] // slot_BT.shape[0], axis=0)
+    k_XHS = k_XHS.at[line_X1, :, slot_XT].set(new_k_XTH.astype(k_XHS.dtype), mode="drop")
+    v_XSH = v_XSH.at[line_X1, slot_XT].set(new_v_XTH.astype(v_XSH.dtype), mode="drop")
+    return k_XHS, v_XSH
+
+
+def attend_slots(
+    q_BTNH: Float[Array, "B T N H"],
+    k_XHS: Float[Array, "X H S"],
+    v_XSH: Float[Array, "X S H"],
+    *,
+    query_BT: Int[Array, "B T"],
+    key_BS: Int[Array, "B S"],
+    valid_BS: Bool[Array, "B S"],
+    rule: ops.Rule,
+    bias: Bias | None = None,
+) -> Float[Array, "B T N H"]:
+    """Return attention of T queries to S slots, in blocks of queries so that scores never exceed block x S.
+
+    Slots that are not valid may hold anything, NaN included: their scores are masked and their values replaced by 0.
+    """
+    valid_XS = jnp.repeat(valid_BS, k_XHS.shape[0] // valid_BS.shape[0], axis=0)
+    safe_v_XSH = jnp.where(valid_XS[:, :, None], v_XSH, 0)
+    return _in_blocks(
+        q_BTNH,
+        query_BT,
+        lambda q, at, _: _attend(q, k_XHS, safe_v_XSH, at, key_BS, valid_BS, rule, bias),
+    )
+
+
+def attend_fresh(
+    q_BTNH: Float[Array, "B T N H"],
+    k_BTKH: Float[Array, "B T K H"],
+    v_BTKH: Float[Array, "B T K H"],
+    *,
+    position_BT: Int[Array, "B T"],
+    valid_BT: Bool[Array, "B T"],
+    rule: ops.Rule,
+    bias: Bias | None = None,
+) -> Float[Array, "B T N H"]:
+    """Return attention of T first tokens to themselves: each block of queries reads only the keys that it can see.
+
+    Rows must be empty before these tokens, so that token i stands at position i.
+    """
+    k_XHT, v_XTH = heads_first(k_BTKH).swapaxes(1, 2), heads_first(v_BTKH)
+
+    def block(q: Array, at: Array, span: slice) -> Array:
+        keys = slice(0 if rule.window is None else max(0, span.start - rule.window + 1), span.stop)
+        return _attend(
+            q,
+            k_XHT[:, :, keys],
+            v_XTH[:, keys],
+            at,
+            position_BT[:, keys],
+            valid_BT[:, keys],
+            rule,
+            bias,
+        )
+
+    return _in_blocks(q_BTNH, position_BT, block)
+
+
+def _in_blocks(
+    q_BTNH: Array, query_BT: Array, block: Callable[[Array, Array, slice], Array]
+) -> Array:
+    tokens = q_BTNH.shape[1]
+    spans = [
+        slice(at, min(at + ops.QUERY_BLOCK, tokens)) for at in range(0, tokens, ops.QUERY_BLOCK)
+    ]
+    parts = [block(q_BTNH[:, span], query_BT[:, span], span) for span in spans]
+    return parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis=1)
+
+
+def _attend(
+    q_BTNH: Array,
+    k_XHS: Array,
+    v_XSH: Array,
+    query_BT: Array,
+    key_BS: Array,
+    valid_BS: Array,
+    rule: ops.Rule,
+    bias: Bias | None,
+) -> Array:
+    rows, tokens, heads, _ = q_BTNH.shape
+    kv_heads = k_XHS.shape[0] // rows
+    score_XMS = ops.score(ops.group_queries(q_BTNH, kv_heads), k_XHS, rule=rule)
+    if bias is not None:
+        score_XMS = score_XMS + ops.group_bias(bias(query_BT, key_BS), num_kv_heads=kv_heads)
+    visible_BTS = ops.is_visible(query_BT, key_BS, valid_BS, rule=rule)
+    visible_XMS = ops.spread(visible_BTS, num_kv_heads=kv_heads, groups=heads // kv_heads)
+    weight_XMS = ops.softmax(score_XMS, visible_XMS).astype(v_XSH.dtype)
+    return ops.ungroup(jnp.einsum("XMS,XSH->XMH", weight_XMS, v_XSH), rows=rows, tokens=tokens)
+
+
+def by_row(
+    k_XHS: Float[Array, "X H S"], v_XSH: Float[Array, "X S H"], *, rows: int
+) -> tuple[Float[Array, "B S K H"], Float[Array, "B S K H"]]:
+    """Return copies of the buffers in the order that people compare: row, slot, head, channel."""
+    x, h, s = k_XHS.shape
+    k_BKHS, v_BKSH = k_XHS.reshape(rows, x // rows, h, s), v_XSH.reshape(rows, x // rows, s, h)
+    return k_BKHS.transpose(0, 3, 1, 2), v_BKSH.transpose(0, 2, 1, 3)
+
+
+def gather_rows(
+    x_X: Float[Array, "X ..."], rows_B: Int[Array, " B"], *, batch: int
+) -> Float[Array, "Y ..."]:
+    """Return the lines of the named rows, in their order; rows may repeat and their number may differ."""
+    by_row = x_X.reshape(batch, x_X.shape[0] // batch, *x_X.shape[1:])
+    taken = jnp.take(by_row, rows_B, axis=0, mode="clip")
+    return taken.reshape(-1, *x_X.shape[1:])

@@ -1,0 +1,398 @@
+"""The verbs of every cache: what they owe is the same for all layouts, how a layout does it stands in its own file.
+
+Letters: B rows, T new tokens, S slots, N query heads, K key/value heads, H head width.
+"""
+
+import dataclasses
+from types import ModuleType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from jaxkv import ops
+from jaxkv.caches import contiguous, uncached, window
+from jaxkv.caches.state import Bias, Cache, Expand, Rotate, Step
+from jaxkv.spec.config import Attention, ModelConfig
+from jaxkv.spec.errors import CapacityError, RequestError, RollbackError, ShapeError
+
+LAYOUTS: dict[str, ModuleType] = {"contiguous": contiguous, "window": window, "uncached": uncached}
+_MODULE_OF = {
+    contiguous.ContiguousSite: contiguous,
+    window.WindowSite: window,
+    uncached.UncachedSite: uncached,
+}
+
+
+def init(
+    config: ModelConfig,
+    *,
+    batch: int,
+    capacity: int,
+    dtype: Any,
+    slack: int = 0,
+    layout: str = "contiguous",
+) -> Cache:
+    """Return an empty cache for a model's layers.
+
+    Args:
+        config: The model's sizes; layers may differ.
+        batch: Rows.
+        capacity: Tokens that a row can hold, at most config.max_positions.
+        dtype: Of keys and values; the model's own.
+        slack: By how many tokens a ring can be rolled back once it has wrapped.
+        layout: "contiguous" for all layers; "window" for a ring in each layer that has a window, contiguous in the others.
+
+    Raises:
+        RequestError: batch or capacity below 1, slack below 0, an unknown layout, or float64 while JAX has it off.
+        CapacityError: capacity exceeds the model's positions.
+
+    Cost: allocates the buffers; see each layout's `init_site`.
+    """
+    _check_init(config, batch=batch, capacity=capacity, slack=slack, layout=layout)
+    dtype = check_dtype("init", dtype)
+    sites = tuple(
+        _layout_for(layer.attention, layout).init_site(
+            layer.attention, batch=batch, capacity=capacity, dtype=dtype, slack=slack
+        )
+        for layer in config.layers
+    )
+    # Three arrays, not one thrice: a cache that is donated must not hold a buffer twice.
+    length_B, peak_B, overflow_B = (jnp.zeros((batch,), jnp.int32) for _ in range(3))
+    return Cache(length_B, peak_B, overflow_B, None, sites, capacity)
+
+
+def begin(
+    cache: Cache,
+    count_B: Int[Array, " B"],
+    *,
+    T: int,
+    fresh: bool = False,
+    rectangular: bool = False,
+) -> tuple[Cache, Step]:
+    """Return the plan of one step of T tokens a row, count_B[b] of them real, and the cache that it starts from.
+
+    A row without room for its tokens is refused whole: it writes nothing, its outputs are zeros, and the cache that
+    `commit` returns counts the tokens too many in overflow_B. From then on the row takes no tokens until it is rolled
+    back or reset.
+
+    Args:
+        cache: As the last step left it.
+        count_B: int32, 0 to T for each row.
+        T: Tokens in the step's arrays.
+        fresh: Promise that every row is empty. A row that is not is refused.
+        rectangular: Promise that all rows with tokens have one length and one count, and no other row is longer.
+
+    Raises:
+        ShapeError: count_B is not one number a row.
+    """
+    if count_B.shape != cache.length_B.shape:
+        rows = cache.length_B.shape[0]
+        raise ShapeError(
+            f"begin: count_B has shape {count_B.shape}, expected ({rows},), one count a row."
+        )
+    count_B = count_B.astype(jnp.int32)
+    length_B = cache.length_B
+    beyond_B = jnp.maximum(length_B + count_B - cache.capacity, jnp.maximum(count_B - T, -count_B))
+    if fresh:
+        beyond_B = jnp.where(length_B > 0, jnp.maximum(count_B, 1), beyond_B)
+    excess_B = jnp.maximum(beyond_B, 0)
+    is_open_B = (excess_B == 0) & (cache.overflow_B == 0)
+    taken_B = jnp.where(is_open_B, count_B, 0)
+    place_T = jnp.arange(T, dtype=jnp.int32)
+    step = Step(
+        length_B=length_B,
+        count_B=taken_B,
+        excess_B=excess_B,
+        position_BT=length_B[:, None] + place_T,
+        valid_BT=place_T < taken_B[:, None],
+        shared=cache.shared,
+        fresh=fresh,
+        rectangular=rectangular,
+    )
+    return cache, step
+
+
+def attend(
+    site: Any,
+    step: Step,
+    q_BTNH: Float[Array, "B T N H"],
+    k_BTKH: Float[Array, "B T K H"],
+    v_BTKH: Float[Array, "B T K H"],
+    *,
+    rule: ops.Rule,
+    rotate: Rotate | None = None,
+    bias: Bias | None = None,
+    expand: Expand | None = None,
+) -> tuple[Float[Array, "B T N H"], Any]:
+    """Return the attention output of T new tokens and the site with their keys and values written.
+
+    The layout's own `attend` does it; this one checks that the site was made for these arrays. Outputs of tokens beyond
+    a row's count are zeros.
+
+    Raises:
+        ShapeError: Batch, K, H, dtype or window differ from the site.
+    """
+    _check_site(site, q_BTNH, k_BTKH, v_BTKH, rule)
+    layout = _MODULE_OF[type(site)]
+    out, site = layout.attend(
+        site, step, q_BTNH, k_BTKH, v_BTKH, rule=rule, rotate=rotate, bias=bias, expand=expand
+    )
+    return jnp.where(step.valid_BT[:, :, None, None], out, 0), site
+
+
+def commit(cache: Cache, step: Step, sites: tuple[Any, ...]) -> Cache:
+    """Return the cache after a step: the only place where length_B grows, by the step's count_B.
+
+    Raises:
+        ShapeError: The number of sites is not the cache's.
+    """
+    if len(sites) != len(cache.sites):
+        raise ShapeError(
+            f"commit: {len(sites)} sites, the cache has {len(cache.sites)}, one per attention."
+        )
+    length_B = step.length_B + step.count_B
+    return Cache(
+        length_B=length_B,
+        peak_B=jnp.maximum(cache.peak_B, length_B),
+        overflow_B=cache.overflow_B + step.excess_B,
+        shared=step.shared,
+        sites=sites,
+        capacity=cache.capacity,
+    )
+
+
+def read(
+    cache: Cache, layer: int
+) -> tuple[Float[Array, "B S K H"], Float[Array, "B S K H"], Int[Array, "B S"], Bool[Array, "B S"]]:
+    """Return one layer's keys (rotated, as stored), values, the position of each slot, and which slots are valid.
+
+    Raises:
+        RequestError: There is no such layer.
+        Unsupported: The layout stores nothing.
+    """
+    if not 0 <= layer < len(cache.sites):
+        raise RequestError(f"read: layer is {layer}, expected 0 to {len(cache.sites) - 1}.")
+    site = cache.sites[layer]
+    return _MODULE_OF[type(site)].read(site, cache.shared, cache.length_B, cache.peak_B)
+
+
+def rollback(cache: Cache, length_B: Int[Array, " B"]) -> Cache:
+    """Return the cache as if each row had only ever held its first length_B[b] tokens; clears overflow_B.
+
+    Under jit, where nothing can be raised, a row with a length that is refused keeps its tokens and is marked in
+    overflow_B by how far the length is off.
+
+    Args:
+        cache: Any cache.
+        length_B: int32, new length of each row.
+
+    Raises:
+        RollbackError: A length is negative, above the row's, or below what a ring still holds.
+        ShapeError: length_B is not one number a row.
+        Unsupported: The layout stores nothing.
+    """
+    if length_B.shape != cache.length_B.shape:
+        rows = cache.length_B.shape[0]
+        raise ShapeError(
+            f"rollback: length_B has shape {length_B.shape}, expected ({rows},), one length a row."
+        )
+    length_B = length_B.astype(jnp.int32)
+    floor_B = jnp.zeros_like(length_B)
+    for site in cache.sites:
+        floor_B = jnp.maximum(floor_B, _MODULE_OF[type(site)].floor(site, cache))
+    if not _is_traced(length_B, cache.length_B):
+        _check_rollback(length_B, floor_B, cache.length_B)
+    off_B = jnp.maximum(jnp.maximum(length_B - cache.length_B, floor_B - length_B), 0)
+    kept_B = jnp.where(off_B == 0, length_B, cache.length_B)
+    return Cache(kept_B, cache.peak_B, off_B, cache.shared, cache.sites, cache.capacity)
+
+
+def gather(cache: Cache, rows_B: Int[Array, " C"]) -> Cache:
+    """Return a cache whose row i is row rows_B[i] of this one; rows may repeat, be left out, or change in number.
+
+    Under jit a row out of range is marked in the result's overflow_B.
+
+    Raises:
+        RequestError: A row is out of range.
+        Unsupported: The layout stores nothing.
+
+    Cost: copies the rows' buffers.
+    """
+    batch = cache.length_B.shape[0]
+    rows_B = rows_B.astype(jnp.int32)
+    off_B = jnp.maximum(jnp.maximum(rows_B - batch + 1, -rows_B), 0)
+    if not _is_traced(rows_B):
+        for i, row in enumerate(rows_B.tolist()):
+            if not 0 <= row < batch:
+                raise RequestError(
+                    f"gather: rows_B[{i}] is {row}, expected 0 to {batch - 1} (the cache has {batch} rows)."
+                )
+    sites = tuple(
+        _MODULE_OF[type(site)].gather_site(site, rows_B, batch=batch) for site in cache.sites
+    )
+    length_B, peak_B, overflow_B = (
+        jnp.take(x_B, rows_B, mode="clip")
+        for x_B in (cache.length_B, cache.peak_B, cache.overflow_B)
+    )
+    return Cache(length_B, peak_B, overflow_B + off_B, cache.shared, sites, cache.capacity)
+
+
+def fork(cache: Cache) -> Cache:
+    """Return a second cache with buffers of its own, which outlives the first one's being donated or consumed.
+
+    Without donation it is not needed: a cache is never changed, so the old one can simply be kept.
+
+    Cost: copies every buffer.
+    """
+    return jax.tree.map(jnp.copy, cache)
+
+
+def reset(cache: Cache) -> Cache:
+    """Return the cache with every row empty and every mark cleared; what the buffers hold no longer matters.
+
+    Cost: none; buffers are not rewritten.
+    """
+    length_B, peak_B, overflow_B = (jnp.zeros_like(cache.length_B) for _ in range(3))
+    return Cache(length_B, peak_B, overflow_B, cache.shared, cache.sites, cache.capacity)
+
+
+def narrow(cache: Cache, *, slots: int) -> Cache:
+    """Return a cache of at most `slots` tokens a row for the steps of one program, so that they read no more than that.
+
+    Capacity must not cost time, and a step reads its whole buffers: a program copies the front of a large cache once,
+    works on it, and puts it back with `widen`.
+
+    Args:
+        cache: Any cache.
+        slots: Tokens that the longest row will hold at most.
+
+    Not checked here: that no row holds more; `generation.plan` sees to it.
+    Cost: copies slots / capacity of the buffers; none when the cache is no larger.
+    """
+    if slots >= cache.capacity:
+        return cache
+    sites = tuple(_MODULE_OF[type(site)].narrow_site(site, slots=slots) for site in cache.sites)
+    return dataclasses.replace(cache, sites=sites, capacity=slots)
+
+
+def widen(cache: Cache, like: Cache) -> Cache:
+    """Return the cache in the larger buffers of the one that it was narrowed from.
+
+    Cost: writes the narrow buffers' elements.
+    """
+    if cache.capacity == like.capacity:
+        return cache
+    pairs = zip(cache.sites, like.sites, strict=True)
+    sites = tuple(_MODULE_OF[type(site)].widen_site(site, old) for site, old in pairs)
+    return dataclasses.replace(cache, sites=sites, capacity=like.capacity)
+
+
+def nbytes(cache: Cache) -> int:
+    """Return the bytes of all arrays of the cache: buffers, lengths, marks."""
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(cache))
+
+
+def check(cache: Cache) -> None:
+    """Raise if a row was refused: the host's look at what a compiled program could only mark.
+
+    Raises:
+        CapacityError: A row's overflow_B is above 0.
+    """
+    for row, tokens in enumerate(cache.overflow_B.tolist()):
+        if tokens > 0:
+            held = int(cache.length_B[row])
+            raise CapacityError(
+                f"check: row {row} was refused, {tokens} tokens too many for capacity {cache.capacity} with {held} held. "
+                f"Make the cache with capacity {cache.capacity + tokens}, or feed {tokens} fewer."
+            )
+
+
+def check_dtype(function: str, dtype: Any) -> jnp.dtype:
+    """Return the dtype that JAX will really use for the one asked for.
+
+    Raises:
+        RequestError: It is no floating dtype, or float64 while JAX computes in float32.
+    """
+    wanted = jnp.dtype(dtype)
+    if not jnp.issubdtype(wanted, jnp.floating):
+        raise RequestError(
+            f"{function}: dtype is {wanted.name}, expected a floating one such as float32."
+        )
+    if wanted == jnp.float64 and not jax.config.jax_enable_x64:
+        raise RequestError(
+            f"{function}: dtype is float64, but JAX computes in float32 now. Set JAX_ENABLE_X64=1 before starting Python."
+        )
+    return wanted
+
+
+def _layout_for(attention: Attention, layout: str) -> ModuleType:
+    if layout == "window" and attention.window is None:
+        return contiguous
+    return LAYOUTS[layout]
+
+
+def _check_init(config: ModelConfig, *, batch: int, capacity: int, slack: int, layout: str) -> None:
+    if layout not in LAYOUTS:
+        raise RequestError(f"init: layout is {layout!r}, expected one of {', '.join(LAYOUTS)}.")
+    for name, value, least in (("batch", batch, 1), ("capacity", capacity, 1), ("slack", slack, 0)):
+        if value < least:
+            raise RequestError(f"init: {name} is {value}, expected at least {least}.")
+    if capacity > config.max_positions:
+        over = capacity - config.max_positions
+        raise CapacityError(
+            f"init: capacity {capacity} exceeds the model's {config.max_positions} positions. Lower it by {over}."
+        )
+
+
+def _check_site(site: Any, q_BTNH: Array, k_BTKH: Array, v_BTKH: Array, rule: ops.Rule) -> None:
+    if k_BTKH.shape != v_BTKH.shape:
+        raise ShapeError(
+            f"attend: k_BTKH is {k_BTKH.shape}, v_BTKH is {v_BTKH.shape}; they must be alike."
+        )
+    rows, _, kv_heads, width = k_BTKH.shape
+    if isinstance(site, uncached.UncachedSite):
+        have = (site.num_kv_heads, site.head_dim)
+        if have != (kv_heads, width):
+            raise ShapeError(
+                f"attend: k_BTKH has (K, H) {(kv_heads, width)}, the site {have}. Was it made for this model?"
+            )
+        return
+    keys = site.k_XHS if isinstance(site, contiguous.ContiguousSite) else site.k_XHC
+    if keys.shape[1] != width:
+        raise ShapeError(
+            f"attend: k_BTKH has H={width}, the cache has H={keys.shape[1]}. Was the cache made for another model?"
+        )
+    if keys.shape[0] != rows * kv_heads:
+        raise ShapeError(
+            f"attend: k_BTKH has B*K={rows * kv_heads} lines, the cache has {keys.shape[0]}. "
+            "Was the cache made for another batch or model?"
+        )
+    if keys.dtype != k_BTKH.dtype:
+        raise ShapeError(
+            f"attend: k_BTKH is {k_BTKH.dtype}, the cache {keys.dtype}. Make the cache with dtype={k_BTKH.dtype}."
+        )
+    if isinstance(site, window.WindowSite) and site.window != rule.window:
+        raise ShapeError(
+            f"attend: rule.window is {rule.window}, the ring was made for {site.window}. Make a new cache."
+        )
+
+
+def _check_rollback(length_B: Array, floor_B: Array, have_B: Array) -> None:
+    for row, (wanted, least, have) in enumerate(
+        zip(length_B.tolist(), floor_B.tolist(), have_B.tolist(), strict=True)
+    ):
+        if wanted < 0 or wanted > have:
+            raise RollbackError(
+                f"rollback: length_B[{row}] is {wanted}, expected 0 to {have}, what the row holds."
+            )
+        if wanted < least:
+            raise RollbackError(
+                f"rollback: length_B[{row}] is {wanted}, a ring of this cache has evicted what lies below {least}. "
+                f"Make the cache with slack of at least {least - wanted} more."
+            )
+
+
+def _is_traced(*arrays: Array) -> bool:
+    return any(isinstance(array, jax.core.Tracer) for array in arrays)

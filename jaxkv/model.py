@@ -1,0 +1,300 @@
+"""The decoder: NNX modules own the parameters, one function computes with their nested dict.
+
+`forward` reads tokens and a cache and returns logits and the next cache. It knows no layout: positions come from the
+step that `caches.begin` planned, and each attention hands its queries, keys and values to `caches.attend`.
+Letters: B rows, T new tokens, D width, N query heads, K key/value heads, H head width, F feed-forward width, V vocabulary.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Int
+
+from jaxkv import caches, ops
+from jaxkv.caches import Cache, Rotate, Rule, Step
+from jaxkv.spec import config as spec
+from jaxkv.spec.errors import RequestError, ShapeError
+
+Params = Mapping[str, Any]
+Tap = Callable[[str, Array], None]
+
+
+class Linear(nnx.Module):
+    """A matrix stored (in, out), the order in which XLA reads it fastest for several rows, and an optional bias."""
+
+    def __init__(self, weight: Array, bias: Array | None = None):
+        self.weight = nnx.Param(weight)
+        self.bias = None if bias is None else nnx.Param(bias)
+
+
+class Norm(nnx.Module):
+    """A gain, and for the layer norm a bias."""
+
+    def __init__(self, weight: Array, bias: Array | None = None):
+        self.weight = nnx.Param(weight)
+        self.bias = None if bias is None else nnx.Param(bias)
+
+
+class Attention(nnx.Module):
+    """The packed query, key and value projection, and the output projection."""
+
+    def __init__(self, qkv: Linear, o: Linear):
+        self.qkv, self.o = qkv, o
+
+
+class Mlp(nnx.Module):
+    """The feed-forward's matrices; gate and up are packed when there is a gate."""
+
+    def __init__(self, up: Linear, down: Linear):
+        self.up, self.down = up, down
+
+
+class Layer(nnx.Module):
+    """One pre-norm block."""
+
+    def __init__(self, attn_norm: Norm, attn: Attention, mlp_norm: Norm, mlp: Mlp):
+        self.attn_norm, self.attn, self.mlp_norm, self.mlp = attn_norm, attn, mlp_norm, mlp
+
+
+class Decoder(nnx.Module):
+    """A decoder's parameters and the config that they belong to; made by `weights.from_arrays`.
+
+    Attributes:
+        config: What the parameters mean.
+        training: Whether dropout is on. Generation and caches refuse a model in training mode.
+    """
+
+    def __init__(
+        self,
+        config: spec.ModelConfig,
+        *,
+        embed: Array,
+        position: Array | None,
+        layers: list[Layer],
+        norm: Norm,
+        head: Linear | None,
+        training: bool = False,
+    ):
+        self.config = config
+        self.training = training
+        self.embed = nnx.Param(embed)
+        self.position = None if position is None else nnx.Param(position)
+        self.layers = nnx.List(layers)
+        self.norm = norm
+        self.head = head
+
+    @property
+    def dtype(self) -> jnp.dtype:
+        """The parameters' dtype, which the cache shares."""
+        return self.embed[...].dtype
+
+
+def params_of(model: Decoder) -> Params:
+    """Return the parameters as a nested dict of arrays, the form that `forward` takes and `jax.jit` passes quickly."""
+    return nnx.to_pure_dict(nnx.state(model, nnx.Param))
+
+
+def no_tap(name: str, x: Array) -> None:
+    """Look at nothing."""
+
+
+def forward(
+    params: Params,
+    ids_BT: Int[Array, "B T"],
+    cache: Cache | None,
+    count_B: Int[Array, " B"],
+    *,
+    config: spec.ModelConfig,
+    fresh: bool = False,
+    rectangular: bool = False,
+    last_only: bool = False,
+    training: bool = False,
+    key: Array | None = None,
+    tap: Tap = no_tap,
+) -> tuple[Float[Array, "B T V"], Cache | None]:
+    """Return logits of T tokens a row and the cache that holds them too; the cache passed in still answers as before.
+
+    Args:
+        params: From `params_of`.
+        ids_BT: int32 token ids; what stands beyond a row's count does not matter.
+        cache: Earlier tokens, or None for a forward that keeps nothing.
+        count_B: int32, how many of the T tokens of each row are real.
+        config: The model's; static.
+        fresh: Promise that every row of the cache is empty (always so without a cache); static.
+        rectangular: Promise of one length and one count, see `caches.begin`; static.
+        last_only: Return only each row's logits at its last real token, as T = 1; static.
+        training: Dropout on; needs `key`; static.
+        key: A random key for dropout.
+        tap: Called with the name and value of intermediate results, in the order of the computation.
+
+    Returns:
+        Logits; those beyond a row's count mean nothing. And the cache, None without one.
+
+    Raises:
+        ShapeError: ids_BT is empty, or the cache was made for another model, dtype or batch.
+        RequestError: training without a key.
+    """
+    _check_forward(ids_BT, cache, config, training, key)
+    tokens = ids_BT.shape[1]
+    kept = cache is not None
+    fresh = fresh or not kept
+    if cache is None:
+        cache = caches.init(
+            config,
+            batch=ids_BT.shape[0],
+            capacity=config.max_positions,
+            dtype=params["embed"].dtype,
+            layout="uncached",
+        )
+    cache, step = caches.begin(cache, count_B, T=tokens, fresh=fresh, rectangular=rectangular)
+    x_BTD = _embed(params, ids_BT, step, config)
+    tap("embed", x_BTD)
+    drop = _Dropout(config.dropout_rate if training else 0.0, key)
+    sites = []
+    for i, layer in enumerate(config.layers):
+        x_BTD, site = _block(
+            params["layers"][i], x_BTD, cache.sites[i], step, layer, config, drop, _named(tap, i)
+        )
+        sites.append(site)
+    if last_only:
+        last_B11 = jnp.maximum(step.count_B - 1, 0)[:, None, None]
+        x_BTD = jnp.take_along_axis(x_BTD, last_B11, axis=1)
+    x_BTD = _norm(params["norm"], x_BTD, config.norm)
+    tap("norm", x_BTD)
+    logits_BTV = _head(params, x_BTD, config)
+    tap("logits", logits_BTV)
+    return logits_BTV, caches.commit(cache, step, tuple(sites)) if kept else None
+
+
+def _embed(params: Params, ids_BT: Array, step: Step, config: spec.ModelConfig) -> Array:
+    x_BTD = params["embed"][ids_BT]
+    if not config.learned_positions:
+        return x_BTD
+    # Padding beyond the table reads row 0: what it holds never reaches a real token.
+    place_BT = jnp.where(step.valid_BT, step.position_BT, 0)
+    return x_BTD + params["position"][place_BT]
+
+
+def _block(
+    p: Params,
+    x_BTD: Array,
+    site: Any,
+    step: Step,
+    layer: spec.Layer,
+    config: spec.ModelConfig,
+    drop: "_Dropout",
+    tap: Tap,
+) -> tuple[Array, Any]:
+    h_BTD = _norm(p["attn_norm"], x_BTD, config.norm)
+    tap("attn_norm", h_BTD)
+    a_BTD, site = _attention(p["attn"], h_BTD, site, step, layer.attention, tap)
+    tap("attn", a_BTD)
+    x_BTD = x_BTD + drop(a_BTD)
+    h_BTD = _norm(p["mlp_norm"], x_BTD, config.norm)
+    m_BTD = _mlp(p["mlp"], h_BTD, layer.mlp)
+    tap("mlp", m_BTD)
+    x_BTD = x_BTD + drop(m_BTD)
+    tap("resid", x_BTD)
+    return x_BTD, site
+
+
+def _attention(
+    p: Params, x_BTD: Array, site: Any, step: Step, a: spec.Attention, tap: Tap
+) -> tuple[Array, Any]:
+    b, t, _ = x_BTD.shape
+    n, k, h = a.num_heads, a.num_kv_heads, a.head_dim
+    qkv_BTE = _linear(p["qkv"], x_BTD)
+    q_BTNH = qkv_BTE[..., : n * h].reshape(b, t, n, h)
+    k_BTKH = qkv_BTE[..., n * h : (n + k) * h].reshape(b, t, k, h)
+    v_BTKH = qkv_BTE[..., (n + k) * h :].reshape(b, t, k, h)
+    rotate = None if a.rope is None else rotation(a.rope, step.position_BT, dtype=x_BTD.dtype)
+    rule = Rule(scale=h**-0.5, window=a.window, soft_cap=a.soft_cap)
+    tap("v", v_BTKH)
+    o_BTNH, site = caches.attend(site, step, q_BTNH, k_BTKH, v_BTKH, rule=rule, rotate=rotate)
+    return _linear(p["o"], o_BTNH.reshape(b, t, n * h)), site
+
+
+def rotation(rope: spec.Rope, position_BT: Int[Array, "B T"], *, dtype: jnp.dtype) -> Rotate:
+    """Return the function that turns queries or keys by their positions; the step's own positions are tabled once."""
+    table = partial(ops.rope_table, theta=rope.theta, rotary_dim=rope.rotary_dim, dtype=dtype)
+    own = table(position_BT)
+
+    def rotate(x_BTNH: Array, at_BT: Array) -> Array:
+        cos_BTR, sin_BTR = own if at_BT is position_BT else table(at_BT)
+        return ops.apply_rope(x_BTNH, cos_BTR, sin_BTR)
+
+    return rotate
+
+
+def _mlp(p: Params, x_BTD: Array, m: spec.Mlp) -> Array:
+    up_BTF = _linear(p["up"], x_BTD)
+    act = ops.ACTIVATIONS[m.activation]
+    if m.gated:
+        up_BTF = act(up_BTF[..., : m.width]) * up_BTF[..., m.width :]
+    else:
+        up_BTF = act(up_BTF)
+    return _linear(p["down"], up_BTF)
+
+
+def _norm(p: Params, x_BTD: Array, norm: spec.Norm) -> Array:
+    if norm.kind == "rms":
+        return ops.rms_norm(x_BTD, p["weight"], eps=norm.eps)
+    return ops.layer_norm(x_BTD, p["weight"], p["bias"], eps=norm.eps)
+
+
+def _linear(p: Params, x_BTD: Array) -> Array:
+    y_BTE = jnp.einsum("BTD,DE->BTE", x_BTD, p["weight"])
+    return y_BTE if p.get("bias") is None else y_BTE + p["bias"]
+
+
+def _head(params: Params, x_BTD: Array, config: spec.ModelConfig) -> Array:
+    if config.tied_head:
+        return jnp.einsum("BTD,VD->BTV", x_BTD, params["embed"])
+    return _linear(params["head"], x_BTD)
+
+
+class _Dropout:
+    """Zeroes a share of a sub-layer's outputs and scales the rest; a new key for each call. Rate 0 does nothing."""
+
+    def __init__(self, rate: float, key: Array | None):
+        self.rate, self.key = rate, key
+
+    def __call__(self, x_BTD: Array) -> Array:
+        if self.rate == 0.0 or self.key is None:
+            return x_BTD
+        self.key, use = jax.random.split(self.key)
+        kept = jax.random.bernoulli(use, 1 - self.rate, x_BTD.shape)
+        return jnp.where(kept, x_BTD / (1 - self.rate), 0)
+
+
+def _named(tap: Tap, layer: int) -> Tap:
+    return lambda name, x: tap(f"layers.{layer}.{name}", x)
+
+
+def _check_forward(
+    ids_BT: Array, cache: Cache | None, config: spec.ModelConfig, training: bool, key: Array | None
+) -> None:
+    if ids_BT.ndim != 2 or 0 in ids_BT.shape:
+        raise ShapeError(
+            f"forward: ids_BT has shape {ids_BT.shape}, expected [batch, time] with at least 1 token."
+        )
+    if training and key is None:
+        raise RequestError(
+            "forward: training=True needs a random key for dropout. Pass key=jax.random.key(0)."
+        )
+    if cache is None:
+        return
+    if len(cache.sites) != config.num_layers:
+        raise ShapeError(
+            f"forward: the cache has {len(cache.sites)} sites, the model {config.num_layers} layers. "
+            "Was the cache made for another model?"
+        )
+    if cache.length_B.shape[0] != ids_BT.shape[0]:
+        raise ShapeError(
+            f"forward: ids_BT has {ids_BT.shape[0]} rows, the cache {cache.length_B.shape[0]}. "
+            "Make the cache with that batch."
+        )
