@@ -1,4 +1,4 @@
-"""Greedy generation: one compiled program prefills the prompt and decodes until every row has stopped.
+"""Greedy generation: one compiled program prefills and decodes until every row has stopped.
 
 Letters: B rows, T prompt tokens with padding, S slots of the text, E end tokens, V vocabulary.
 """
@@ -21,7 +21,8 @@ from jaxkv.pytree import pytree
 from jaxkv.spec.config import ModelConfig
 from jaxkv.spec.errors import RequestError, ShapeError
 
-# XLA picks 256-bit vectors by default; on the measured CPUs the matrix products of a decode step gain from 512.
+# XLA picks 256-bit vectors by default; on the measured CPUs the matrix products of a decode step
+# gain from 512.
 _CPU_OPTIONS = {"xla_cpu_prefer_vector_width": 512}
 
 
@@ -35,7 +36,8 @@ class Generated:
         length_B: int32, tokens of each row, prompt and new.
         forwarded_positions_B: int32, positions of each row that went through the model.
         compilations: Programs traced for this call; None for a twin that compiles nothing.
-        cache: The cache after the last forward, with `keep_cache`. It holds all tokens but the last new one.
+        cache: The cache after the last forward, with `keep_cache`. It holds all tokens but the last
+            new one.
     """
 
     tokens: list[list[int]]
@@ -63,20 +65,24 @@ def generate(
 ) -> Generated:
     """Return each prompt continued by the most likely tokens.
 
-    A row of a ragged batch gets the same ids as alone. No forward is computed whose result is not used: with a cache a
-    row of P prompt and N new tokens forwards P + N - 1 positions.
+    A row of a ragged batch gets the same ids as alone. No forward is computed whose result is not
+    used: with a cache a row of P prompt and N new tokens forwards P + N - 1 positions.
 
     Args:
         model: In evaluation mode.
         prompts: One sequence of ids a row; or an array [B, T] with `mask_BT`.
-        max_new_tokens: Budget, for all rows or one a row. 0 returns the prompt without touching the model.
+        max_new_tokens: Budget, for all rows or one a row. 0 returns the prompt without touching the
+            model.
         mask_BT: Which ids of an array are real; padding may stand on either side.
         end_ids: Tokens that end a row, any of them; the row's result includes it.
         capacity: Tokens that a row can hold; by default what the request needs.
-        layout: Of a cache made here: "contiguous", or "window" for rings in the layers that have a window.
+        layout: Of a cache made here: "contiguous", or "window" for rings in the layers that have a
+            window.
         slack: Of a cache made here, see `caches.init`.
-        cached: False recomputes the whole text for every token: the comparison that shows what a cache saves.
-        cache: Earlier tokens to continue from. It still answers as before afterwards, unless consumed.
+        cached: False recomputes the whole text for every token: the comparison that shows what a
+            cache saves.
+        cache: Earlier tokens to continue from. It still answers as before afterwards, unless
+            consumed.
         consume: Let the program overwrite `cache`, which must not be used again. Saves a copy.
         keep_cache: Return the cache.
 
@@ -161,13 +167,16 @@ def run(
     fresh: bool,
     rectangular: bool,
 ) -> tuple[Text, Cache | None]:
-    """Return the finished texts and the cache: prefill, then a loop of one-token steps, in one traced function.
+    """Return the finished texts and the cache.
+
+    Prefill, then a loop of one-token steps, in one traced function.
 
     Args:
         params: The model's.
         ids_BT: int32 prompts from the left.
         count_B: int32, prompt tokens of each row; those of a row without budget are not forwarded.
-        budget_B: int32, new tokens of each row at most; traced, so that a budget costs no compilation.
+        budget_B: int32, new tokens of each row at most; traced, so that a budget costs no
+            compilation.
         end_E: int32 end tokens, -1 for none.
         cache: None recomputes the whole text for every token.
         config: Static, as are all that follow.
@@ -213,7 +222,10 @@ def _feed(
     config: ModelConfig,
     **promises: bool,
 ) -> tuple[Text, Array, Any]:
-    """Return the next logits: the one place where tokens enter the model, and so where they are counted."""
+    """Return the next logits.
+
+    The one place where tokens enter the model, and so where they are counted.
+    """
     logits_B1V, cache = forward(
         params, ids_BT, cache, count_B, config=config, last_only=True, **promises
     )
@@ -223,7 +235,10 @@ def _feed(
 
 
 def _append(text: Text, logits_BV: Array, *, budget_B: Array, end_E: Array) -> Text:
-    """Return the text with one more token in each active row, which goes on unless it has ended or spent its budget."""
+    """Return the text with one more token in each active row.
+
+    Which goes on unless it has ended or spent its budget.
+    """
     next_B = sampling.greedy(logits_BV)
     row_B = jnp.arange(next_B.shape[0], dtype=jnp.int32)
     at_B = jnp.where(text.active_B, text.length_B, text.tokens_BS.shape[1])
@@ -258,7 +273,10 @@ class Programs:
         self._jitted: dict[bool, Any] = {}
 
     def run(self, *arrays: Any, donate: bool, **static: Any) -> tuple[Text, Cache | None]:
-        """Return the result of `run`; with `donate` the cache's buffers are reused, and must not be used again."""
+        """Return the result of `run`.
+
+        With `donate` the cache's buffers are reused, and must not be used again.
+        """
         return self.jitted(donate=donate)(*arrays, **static)
 
     def jitted(self, *, donate: bool) -> Any:
@@ -307,11 +325,13 @@ def _check_request(
 ) -> None:
     if model.training:
         raise RequestError(
-            "generate: the model has training=True, whose dropout no cache survives. Set training=False."
+            "generate: the model has training=True, whose dropout no cache survives. Set "
+            "training=False."
         )
     if not cached and (cache is not None or keep_cache):
         raise RequestError(
-            "generate: cached=False keeps nothing. Leave out cache and keep_cache, or set cached=True."
+            "generate: cached=False keeps nothing. Leave out cache and keep_cache, or set "
+            "cached=True."
         )
     for token in end_ids:
         if not 0 <= token < model.config.vocab_size:

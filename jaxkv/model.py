@@ -1,8 +1,9 @@
 """The decoder: NNX modules own the parameters, one function computes with their nested dict.
 
-`forward` reads tokens and a cache and returns logits and the next cache. It knows no layout: positions come from the
-step that `caches.begin` planned, and each attention hands its queries, keys and values to `caches.attend`.
-Letters: B rows, T new tokens, D width, N query heads, K key/value heads, H head width, F feed-forward width, V vocabulary.
+`forward` reads tokens and a cache and returns logits and the next cache. It knows no layout:
+positions come from the step that `caches.begin` planned, and each attention hands its queries, keys
+and values to `caches.attend`. Letters: B rows, T new tokens, D width, N query heads, K key/value
+heads, H head width, F feed-forward width, V vocabulary.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,7 +25,10 @@ Tap = Callable[[str, Array], None]
 
 
 class Linear(nnx.Module):
-    """A matrix stored (in, out), the order in which XLA reads it fastest for several rows, and an optional bias."""
+    """A matrix stored (in, out), the order in which XLA reads it fastest for several rows.
+
+    And an optional bias.
+    """
 
     def __init__(self, weight: Array, bias: Array | None = None):
         self.weight = nnx.Param(weight)
@@ -94,7 +98,10 @@ class Decoder(nnx.Module):
 
 
 def params_of(model: Decoder) -> Params:
-    """Return the parameters as a nested dict of arrays, the form that `forward` takes and `jax.jit` passes quickly."""
+    """Return the parameters as a nested dict of arrays.
+
+    The form that `forward` takes and `jax.jit` passes quickly.
+    """
     return nnx.to_pure_dict(nnx.state(model, nnx.Param))
 
 
@@ -116,7 +123,9 @@ def forward(
     key: Array | None = None,
     tap: Tap = no_tap,
 ) -> tuple[Float[Array, "B T V"], Cache | None]:
-    """Return logits of T tokens a row and the cache that holds them too; the cache passed in still answers as before.
+    """Return logits of T tokens a row and the cache that holds them too.
+
+    The cache passed in still answers as before.
 
     Args:
         params: From `params_of`.
@@ -129,7 +138,8 @@ def forward(
         last_only: Return only each row's logits at its last real token, as T = 1; static.
         training: Dropout on; needs `key`; static.
         key: A random key for dropout.
-        tap: Called with the name and value of intermediate results, in the order of the computation.
+        tap: Called with the name and value of intermediate results, in the order of the
+            computation.
 
     Returns:
         Logits; those beyond a row's count mean nothing. And the cache, None without one.
@@ -219,7 +229,10 @@ def _attention(
 
 
 def rotation(rope: spec.Rope, position_BT: Int[Array, "B T"], *, dtype: jnp.dtype) -> Rotate:
-    """Return the function that turns queries or keys by their positions; the step's own positions are tabled once."""
+    """Return the function that turns queries or keys by their positions.
+
+    The step's own positions are tabled once.
+    """
     table = partial(ops.rope_table, theta=rope.theta, rotary_dim=rope.rotary_dim, dtype=dtype)
     own = table(position_BT)
 
@@ -233,11 +246,9 @@ def rotation(rope: spec.Rope, position_BT: Int[Array, "B T"], *, dtype: jnp.dtyp
 def _mlp(p: Params, x_BTD: Array, m: spec.Mlp) -> Array:
     up_BTF = _linear(p["up"], x_BTD)
     act = ops.ACTIVATIONS[m.activation]
-    if m.gated:
-        up_BTF = act(up_BTF[..., : m.width]) * up_BTF[..., m.width :]
-    else:
-        up_BTF = act(up_BTF)
-    return _linear(p["down"], up_BTF)
+    if not m.gated:
+        return _linear(p["down"], act(up_BTF))
+    return _linear(p["down"], act(up_BTF[..., : m.width]) * up_BTF[..., m.width :])
 
 
 def _norm(p: Params, x_BTD: Array, norm: spec.Norm) -> Array:
@@ -258,7 +269,10 @@ def _head(params: Params, x_BTD: Array, config: spec.ModelConfig) -> Array:
 
 
 class _Dropout:
-    """Zeroes a share of a sub-layer's outputs and scales the rest; a new key for each call. Rate 0 does nothing."""
+    """Zeroes a share of a sub-layer's outputs and scales the rest; a new key for each call.
+
+    Rate 0 does nothing.
+    """
 
     def __init__(self, rate: float, key: Array | None):
         self.rate, self.key = rate, key
@@ -280,7 +294,8 @@ def _check_forward(
 ) -> None:
     if ids_BT.ndim != 2 or 0 in ids_BT.shape:
         raise ShapeError(
-            f"forward: ids_BT has shape {ids_BT.shape}, expected [batch, time] with at least 1 token."
+            f"forward: ids_BT has shape {ids_BT.shape}, expected [batch, time] with at "
+            "least 1 token."
         )
     if training and key is None:
         raise RequestError(
@@ -290,7 +305,8 @@ def _check_forward(
         return
     if len(cache.sites) != config.num_layers:
         raise ShapeError(
-            f"forward: the cache has {len(cache.sites)} sites, the model {config.num_layers} layers. "
+            f"forward: the cache has {len(cache.sites)} sites, the model "
+            f"{config.num_layers} layers. "
             "Was the cache made for another model?"
         )
     if cache.length_B.shape[0] != ids_BT.shape[0]:

@@ -1,9 +1,10 @@
 """The decoder's formulas, one function each, on arrays alone.
 
-Letters: B rows, T new tokens, S slots, D width, N query heads, K key/value heads, G = N/K, H head width,
-R rotary pairs, F feed-forward width, V vocabulary; X = B*K, the rank-3 caches' first axis.
-Sources: layer norm (Ba et al. 2016), RMSNorm (Zhang and Sennrich 2019), RoPE (Su et al. 2021, half-split pairs),
-GLU variants (Shazeer 2020), grouped queries (Ainslie et al. 2023), exact GELU (Hendrycks and Gimpel 2016).
+Letters: B rows, T new tokens, S slots, D width, N query heads, K key/value heads, G = N/K, H head
+width, R rotary pairs, F feed-forward width, V vocabulary; X = B*K, the rank-3 caches' first axis.
+Sources: layer norm (Ba et al. 2016), RMSNorm (Zhang and Sennrich 2019), RoPE (Su et al. 2021,
+half-split pairs), GLU variants (Shazeer 2020), grouped queries (Ainslie et al. 2023), exact GELU
+(Hendrycks and Gimpel 2016).
 """
 
 from dataclasses import dataclass
@@ -40,7 +41,10 @@ def wide(dtype: jnp.dtype) -> jnp.dtype:
 def rms_norm(
     x_BTD: Float[Array, "B T D"], weight_D: Float[Array, " D"], *, eps: float
 ) -> Float[Array, "B T D"]:
-    """Return x / sqrt(mean(x^2) + eps) * weight; the mean in at least float32, the result in x's dtype."""
+    """Return x / sqrt(mean(x^2) + eps) * weight.
+
+    The mean in at least float32, the result in x's dtype.
+    """
     x = x_BTD.astype(wide(x_BTD.dtype))
     scaled = x * jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + eps)
     return (scaled * weight_D).astype(x_BTD.dtype)
@@ -63,7 +67,10 @@ def layer_norm(
 def rope_table(
     position_BT: Int[Array, "B T"], *, theta: float, rotary_dim: int, dtype: jnp.dtype
 ) -> tuple[Float[Array, "B T R"], Float[Array, "B T R"]]:
-    """Return cos and sin of position * theta^(-i/R) for the R = rotary_dim/2 pairs, computed and kept in at least float32."""
+    """Return cos and sin of position * theta^(-i/R) for the R = rotary_dim/2 pairs.
+
+    Computed and kept in at least float32.
+    """
     pairs = rotary_dim // 2
     frequency_R = theta ** (-jnp.arange(pairs, dtype=wide(dtype)) / pairs)
     angle_BTR = position_BT.astype(wide(dtype))[..., None] * frequency_R
@@ -73,7 +80,10 @@ def rope_table(
 def apply_rope(
     x_BTNH: Float[Array, "B T N H"], cos_BTR: Float[Array, "B T R"], sin_BTR: Float[Array, "B T R"]
 ) -> Float[Array, "B T N H"]:
-    """Return x with channel pairs (i, i + R) turned by the table's angles; channels from 2R on pass unchanged."""
+    """Return x with channel pairs (i, i + R) turned by the table's angles.
+
+    Channels from 2R on pass unchanged.
+    """
     pairs = cos_BTR.shape[-1]
     cos, sin = cos_BTR[:, :, None, :], sin_BTR[:, :, None, :]
     first, second = x_BTNH[..., :pairs], x_BTNH[..., pairs : 2 * pairs]
@@ -88,7 +98,10 @@ def is_visible(
     *,
     rule: Rule,
 ) -> Bool[Array, "B T S"]:
-    """Return which keys each query sees, from their positions alone: earlier or equal, and inside the window."""
+    """Return which keys each query sees, from their positions alone.
+
+    Earlier or equal, and inside the window.
+    """
     query, key = query_BT[:, :, None], key_BS[:, None, :]
     seen = jnp.broadcast_to(valid_BS[:, None, :], (*query_BT.shape, key_BS.shape[1]))
     if rule.causal:

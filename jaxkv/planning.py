@@ -64,9 +64,11 @@ def plan(
         held_B: Tokens that each row of a given cache holds already.
 
     Raises:
-        ShapeError: Prompts are not [batch, time], or the mask, budgets or cache have another number of rows.
+        ShapeError: Prompts are not [batch, time], or the mask, budgets or cache have another number
+            of rows.
         RequestError: A prompt is empty, an id outside the vocabulary, a budget negative.
-        CapacityError: prompt + max_new_tokens - 1 exceeds the capacity (the last token is never fed back).
+        CapacityError: prompt + max_new_tokens - 1 exceeds the capacity (the last token is never fed
+            back).
     """
     rows = _rows(prompts, mask_BT)
     _check_ids(rows, config.vocab_size)
@@ -80,7 +82,8 @@ def plan(
     limit = config.max_positions if capacity is None else capacity
     if not 1 <= limit <= config.max_positions:
         raise CapacityError(
-            f"plan: capacity is {limit}, expected 1 to {config.max_positions}, the model's positions."
+            f"plan: capacity is {limit}, expected 1 to {config.max_positions}, the model's "
+            "positions."
         )
     _check_room(held_B, count_B, budget_B, limit)
     need = int((held_B + count_B + np.maximum(budget_B, 1) - 1).max())
@@ -115,13 +118,15 @@ def _rows(prompts: Any, mask_BT: Any) -> list[np.ndarray]:
 def _unpad(ids_BT: np.ndarray, mask_BT: np.ndarray) -> list[np.ndarray]:
     if ids_BT.ndim != 2 or ids_BT.shape != mask_BT.shape:
         raise ShapeError(
-            f"plan: mask_BT has shape {mask_BT.shape}, prompts {ids_BT.shape}; both must be [batch, time]."
+            f"plan: mask_BT has shape {mask_BT.shape}, prompts {ids_BT.shape}; both must "
+            "be [batch, time]."
         )
     for b, row in enumerate(mask_BT):
         real = np.flatnonzero(row)
         if len(real) and real[-1] - real[0] + 1 != len(real):
             raise RequestError(
-                f"plan: mask_BT[{b}] has a gap after token {int(real[0])}: {len(real)} real ids in a span of "
+                f"plan: mask_BT[{b}] has a gap after token {int(real[0])}: {len(real)} "
+                "real ids in a span of "
                 f"{int(real[-1] - real[0] + 1)}. Padding must stand at the ends."
             )
     return [ids[real] for ids, real in zip(ids_BT, mask_BT, strict=True)]
@@ -140,7 +145,8 @@ def _check_ids(rows: list[np.ndarray], vocab_size: int) -> None:
         for t, token in enumerate(row.tolist()):
             if not 0 <= token < vocab_size:
                 raise RequestError(
-                    f"plan: prompts[{b}][{t}] is {token}, expected 0 to {vocab_size - 1} (the model's vocabulary). "
+                    f"plan: prompts[{b}][{t}] is {token}, expected 0 to {vocab_size - 1} "
+                    "(the model's vocabulary). "
                     "Was the text encoded with this model's tokenizer?"
                 )
 
@@ -153,7 +159,8 @@ def _budgets(max_new_tokens: int | Sequence[int], batch: int) -> np.ndarray:
     )
     if len(each) != batch:
         raise ShapeError(
-            f"plan: max_new_tokens has {len(each)} numbers for {batch} prompts. Give one, or one a prompt."
+            f"plan: max_new_tokens has {len(each)} numbers for {batch} prompts. Give one, "
+            "or one a prompt."
         )
     for budget in each:
         if isinstance(budget, bool) or not isinstance(budget, int | np.integer) or budget < 0:
@@ -182,7 +189,8 @@ def _check_room(
             )
             raise CapacityError(
                 f"plan: {before}prompt {prompt} + max_new_tokens {budget} - 1 = {need} slots "
-                f"(the last token is never fed back), capacity {capacity}. Raise capacity or {advice}."
+                f"(the last token is never fed back), capacity {capacity}. Raise capacity "
+                f"or {advice}."
             )
 
 

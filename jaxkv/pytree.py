@@ -1,4 +1,7 @@
-"""One decorator for every state class: a frozen dataclass that JAX can take apart and put together unchecked."""
+"""One decorator for every state class.
+
+A frozen dataclass that JAX can take apart and put together unchecked.
+"""
 
 import dataclasses
 from typing import Any, TypeVar, dataclass_transform
@@ -10,10 +13,13 @@ T = TypeVar("T")
 
 @dataclass_transform(frozen_default=True)
 def pytree(cls: type[T]) -> type[T]:
-    """Return the class as a frozen dataclass registered as a pytree; fields made by `static` are metadata.
+    """Return the class as a frozen dataclass registered as a pytree.
 
-    Unflattening goes through `object.__new__`, not through the constructor: transformations build trees of
-    placeholders, and shape checks on the constructor (jaxtyping's import hook) must not see those.
+    Fields made by `static` are metadata.
+
+    Unflattening goes through `object.__new__`, not through the constructor: transformations build
+    trees of placeholders, and shape checks on the constructor (jaxtyping's import hook) must not
+    see those.
     """
     frozen: type[T] = dataclasses.dataclass(frozen=True)(cls)
     fields = dataclasses.fields(frozen)  # pyright: ignore[reportArgumentType] made a dataclass one line above
@@ -40,5 +46,8 @@ def pytree(cls: type[T]) -> type[T]:
 
 
 def static() -> Any:
-    """Return a dataclass field that is metadata of the tree: hashable, part of what a compiled program is made for."""
+    """Return a dataclass field that is metadata of the tree.
+
+    Hashable, part of what a compiled program is made for.
+    """
     return dataclasses.field(metadata={"static": True})

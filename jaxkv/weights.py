@@ -1,6 +1,9 @@
-"""Arrays under canonical names -> this twin's parameters: transposing and packing happen here, and only here.
+"""Arrays under canonical names -> this twin's parameters.
 
-Letters: D width, N query heads, K key/value heads, H head width, F feed-forward width, E = (N + 2K) * H.
+Transposing and packing happen here, and only here.
+
+Letters: D width, N query heads, K key/value heads, H head width, F feed-forward width, E = (N + 2K)
+* H.
 """
 
 from collections.abc import Callable, Mapping
@@ -30,8 +33,8 @@ def from_arrays(
         config: The model's sizes.
         arrays: Canonical name (spec.config.weight_shapes) -> array, matrices (out, in).
         dtype: Of the parameters.
-        interleaved_qk: Whether the rows of q and k stand in the pair order of interleaved rotary, as GGUF files of
-            the llama architecture have them; they are put into half-split order.
+        interleaved_qk: Whether the rows of q and k stand in the pair order of interleaved rotary,
+            as GGUF files of the llama architecture have them; they are put into half-split order.
 
     Raises:
         WeightError: A tensor is missing, unexpected or misshapen.
@@ -68,7 +71,10 @@ def from_arrays(
 
 
 def to_arrays(model: Decoder) -> dict[str, np.ndarray]:
-    """Return the decoder's weights under canonical names, (out, in): the inverse of `from_arrays`."""
+    """Return the decoder's weights under canonical names, (out, in).
+
+    The inverse of `from_arrays`.
+    """
     config = model.config
     arrays = {"embed.weight": np.asarray(model.embed[...])}
     if model.position is not None:
@@ -92,7 +98,10 @@ def to_arrays(model: Decoder) -> dict[str, np.ndarray]:
 
 
 def shapes_of(arrays: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
-    """Return each array's shape, without reading it where the mapping can tell (a checkpoint's `shapes`)."""
+    """Return each array's shape.
+
+    Without reading it where the mapping can tell (a checkpoint's `shapes`).
+    """
     known = getattr(arrays, "shapes", None)
     return (
         dict(known)
@@ -102,7 +111,9 @@ def shapes_of(arrays: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
 
 
 def half_split(weight: np.ndarray, *, heads: int) -> np.ndarray:
-    """Return rows (or a bias) reordered from interleaved rotary pairs (2i, 2i + 1) to half-split pairs (i, i + H/2).
+    """Return rows (or a bias) reordered from interleaved rotary pairs (2i.
+
+    2i + 1) to half-split pairs (i, i + H/2).
 
     Source: the reordering of llama.cpp's converter, undone; `heads` counts KV heads for k.
     """
@@ -112,7 +123,8 @@ def half_split(weight: np.ndarray, *, heads: int) -> np.ndarray:
 
 
 def _linear(read: Read, names: list[str], bias: bool, place: Callable[[np.ndarray], Any]) -> Linear:
-    # Several (out, in) matrices of one input become one (in, out) matrix: one product instead of several.
+    # Several (out, in) matrices of one input become one (in, out) matrix: one product instead of
+    # several.
     weight_DE = np.concatenate([read(f"{name}.weight") for name in names]).T
     bias_E = np.concatenate([read(f"{name}.bias") for name in names]) if bias else None
     return Linear(place(weight_DE), None if bias_E is None else place(bias_E))

@@ -1,6 +1,9 @@
-"""The contiguous layout: one key and one value buffer a layer; token number p of a row stands in slot p.
+"""The contiguous layout: one key and one value buffer a layer.
 
-Letters: B rows, T new tokens, N query heads, K key/value heads, H head width, S slots = capacity, X = B*K.
+Token number p of a row stands in slot p.
+
+Letters: B rows, T new tokens, N query heads, K key/value heads, H head width, S slots = capacity, X
+= B*K.
 """
 
 import jax
@@ -49,8 +52,9 @@ def attend(
 ) -> tuple[Float[Array, "B T N H"], ContiguousSite]:
     """Return the attention output of T new tokens, and the site with their keys and values written.
 
-    Row b writes its first step.count_B[b] tokens at slots [length_B[b], length_B[b] + count_B[b]); query i of row b
-    sees the slots whose position is at most length_B[b] + i. The site passed in is not changed.
+    Row b writes its first step.count_B[b] tokens at slots [length_B[b], length_B[b] + count_B[b]);
+    query i of row b sees the slots whose position is at most length_B[b] + i. The site passed in is
+    not changed.
 
     Args:
         site: One attention's buffers.
@@ -64,11 +68,13 @@ def attend(
         expand: For latent attention; not offered here yet.
 
     Raises:
-        ShapeError: Batch, K, H or dtype differ from the site (at trace time under jit); see `caches.attend`.
+        ShapeError: Batch, K, H or dtype differ from the site (at trace time under jit); see
+            `caches.attend`.
 
-    Not checked here: room for the tokens, which depends on data; `generation.plan` checks it on the host and `begin`
-    refuses the row.
-    Cost: writes 2*B*T*K*H elements; reads the whole buffers, or nothing but the new tokens when the step is fresh.
+    Not checked here: room for the tokens, which depends on data; `generation.plan` checks it on the
+    host and `begin` refuses the row.
+    Cost: writes 2*B*T*K*H elements; reads the whole buffers, or nothing but the new tokens when the
+    step is fresh.
     """
     if rotate is not None:
         q_BTNH, k_BTKH = rotate(q_BTNH, step.position_BT), rotate(k_BTKH, step.position_BT)
@@ -101,14 +107,20 @@ def attend(
 def read(
     site: ContiguousSite, shared: None, length_B: Int[Array, " B"], peak_B: Int[Array, " B"]
 ) -> tuple[Float[Array, "B S K H"], Float[Array, "B S K H"], Int[Array, "B S"], Bool[Array, "B S"]]:
-    """Return keys, values, the position of each slot, and which slots hold a token: a probe for tests and crosscheck."""
+    """Return keys, values, the position of each slot, and which slots hold a token.
+
+    A probe for tests and crosscheck.
+    """
     key_BS, valid_BS = _places(site, length_B)
     k_BSKH, v_BSKH = slots.by_row(site.k_XHS, site.v_XSH, rows=length_B.shape[0])
     return k_BSKH, v_BSKH, key_BS, valid_BS
 
 
 def floor(site: ContiguousSite, cache: Cache) -> Int[Array, " B"]:
-    """Return the shortest length that each row can be rolled back to: 0, nothing is ever evicted."""
+    """Return the shortest length that each row can be rolled back to.
+
+    0, nothing is ever evicted.
+    """
     return jnp.zeros_like(cache.length_B)
 
 
@@ -130,6 +142,14 @@ def widen_site(site: ContiguousSite, old: ContiguousSite) -> ContiguousSite:
         jax.lax.dynamic_update_slice(old.k_XHS, site.k_XHS, origin),
         jax.lax.dynamic_update_slice(old.v_XSH, site.v_XSH, origin),
     )
+
+
+def poison_site(
+    site: ContiguousSite, length_B: Int[Array, " B"], peak_B: Int[Array, " B"]
+) -> ContiguousSite:
+    """Return the site with NaN in every slot that holds no token."""
+    _, valid_BS = _places(site, length_B)
+    return ContiguousSite(*slots.poison(site.k_XHS, site.v_XSH, valid_BS))
 
 
 def _places(site: ContiguousSite, length_B: Array) -> tuple[Array, Array]:

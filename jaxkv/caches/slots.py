@@ -1,8 +1,11 @@
-"""Writing to and reading from one attention's buffers, addressed by slot; used by every layout with plain buffers.
+"""Writing to and reading from one attention's buffers, addressed by slot.
 
-Keys are kept as (B*K, H, S), values as (B*K, S, H): the orders in which a decode step's two products read them without
-a copy. Rank 3, because XLA on CPUs copies a rank-4 (B, K, S, H) buffer at batch 1 in every step of a loop.
-Letters: B rows, K key/value heads, X = B*K, T new tokens, S slots, H head width.
+Used by every layout with plain buffers.
+
+Keys are kept as (B*K, H, S), values as (B*K, S, H): the orders in which a decode step's two
+products read them without a copy. Rank 3, because XLA on CPUs copies a rank-4 (B, K, S, H) buffer
+at batch 1 in every step of a loop. Letters: B rows, K key/value heads, X = B*K, T new tokens, S
+slots, H head width.
 """
 
 from collections.abc import Callable
@@ -30,9 +33,12 @@ def write_slice(
     start: Int[Array, ""],
     keep_X: Bool[Array, " X"],
 ) -> tuple[Float[Array, "X H S"], Float[Array, "X S H"]]:
-    """Return the buffers with T slots from `start` replaced in the lines that `keep_X` names, one slice update each.
+    """Return the buffers with T slots from `start` replaced in the lines that `keep_X` names.
 
-    Not checked here: start + T within S; the callers make it so, because an update past the end would be moved back.
+    One slice update each.
+
+    Not checked here: start + T within S; the callers make it so, because an update past the end
+    would be moved back.
     """
     keep = keep_X[:, None, None]
     new_k_XHT = new_k_XTH.swapaxes(1, 2)
@@ -55,7 +61,10 @@ def write_slots(
     *,
     slot_BT: Int[Array, "B T"],
 ) -> tuple[Float[Array, "X H S"], Float[Array, "X S H"]]:
-    """Return the buffers with each token at its own slot; a slot of S or more means: do not write."""
+    """Return the buffers with each token at its own slot.
+
+    A slot of S or more means: do not write.
+    """
     line_X1 = jnp.arange(k_XHS.shape[0], dtype=jnp.int32)[:, None]
     slot_XT = jnp.repeat(slot_BT, k_XHS.shape[0] // slot_BT.shape[0], axis=0)
     k_XHS = k_XHS.at[line_X1, :, slot_XT].set(new_k_XTH.astype(k_XHS.dtype), mode="drop")
@@ -74,9 +83,12 @@ def attend_slots(
     rule: ops.Rule,
     bias: Bias | None = None,
 ) -> Float[Array, "B T N H"]:
-    """Return attention of T queries to S slots, in blocks of queries so that scores never exceed block x S.
+    """Return attention of T queries to S slots.
 
-    Slots that are not valid may hold anything, NaN included: their scores are masked and their values replaced by 0.
+    In blocks of queries so that scores never exceed block x S.
+
+    Slots that are not valid may hold anything, NaN included: their scores are masked and their
+    values replaced by 0.
     """
     valid_XS = jnp.repeat(valid_BS, k_XHS.shape[0] // valid_BS.shape[0], axis=0)
     safe_v_XSH = jnp.where(valid_XS[:, :, None], v_XSH, 0)
@@ -97,7 +109,9 @@ def attend_fresh(
     rule: ops.Rule,
     bias: Bias | None = None,
 ) -> Float[Array, "B T N H"]:
-    """Return attention of T first tokens to themselves: each block of queries reads only the keys that it can see.
+    """Return attention of T first tokens to themselves.
+
+    Each block of queries reads only the keys that it can see.
 
     Rows must be empty before these tokens, so that token i stands at position i.
     """
@@ -163,7 +177,19 @@ def by_row(
 def gather_rows(
     x_X: Float[Array, "X ..."], rows_B: Int[Array, " B"], *, batch: int
 ) -> Float[Array, "Y ..."]:
-    """Return the lines of the named rows, in their order; rows may repeat and their number may differ."""
+    """Return the lines of the named rows, in their order.
+
+    Rows may repeat and their number may differ.
+    """
     by_row = x_X.reshape(batch, x_X.shape[0] // batch, *x_X.shape[1:])
     taken = jnp.take(by_row, rows_B, axis=0, mode="clip")
     return taken.reshape(-1, *x_X.shape[1:])
+
+
+def poison(
+    k_XHS: Float[Array, "X H S"], v_XSH: Float[Array, "X S H"], valid_BS: Bool[Array, "B S"]
+) -> tuple[Float[Array, "X H S"], Float[Array, "X S H"]]:
+    """Return the buffers with NaN in every slot that holds no token."""
+    valid_XS = jnp.repeat(valid_BS, k_XHS.shape[0] // valid_BS.shape[0], axis=0)
+    k_XHS = jnp.where(valid_XS[:, None, :], k_XHS, jnp.nan)
+    return k_XHS, jnp.where(valid_XS[:, :, None], v_XSH, jnp.nan)

@@ -1,4 +1,6 @@
-"""The state that all layouts share: a cache of sites, the plan of one step, and what a layout must offer.
+"""The state that all layouts share.
+
+A cache of sites, the plan of one step, and what a layout must offer.
 
 Letters: B rows, T new tokens, S slots, K key/value heads, H head width.
 """
@@ -23,9 +25,12 @@ class Cache:
 
     Attributes:
         length_B: int32, tokens that each row holds. Positions and masks come from it.
-        peak_B: int32, the longest that each row has been since its reset: what a ring has evicted follows from it.
-        overflow_B: int32, tokens that a row was refused for want of room; above 0 the row takes no more tokens.
-        shared: What a layout keeps once for all layers (paged: table, reference counts, free list), else None.
+        peak_B: int32, the longest that each row has been since its reset: what a ring has evicted
+            follows from it.
+        overflow_B: int32, tokens that a row was refused for want of room; above 0 the row takes no
+            more tokens.
+        shared: What a layout keeps once for all layers (paged: table, reference counts, free list),
+            else None.
         sites: One per attention of the model, in the order of the forward pass.
         capacity: Tokens that a row can hold.
     """
@@ -48,9 +53,12 @@ class Step:
         excess_B: int32, tokens that each row was refused in this step.
         position_BT: int32, the place of each token in its row's text.
         valid_BT: Which tokens are real.
-        shared: The layout-wide state after this step's allocation, with the copies that sites must make.
-        fresh: All rows are empty before the step, so attention can read the new keys and values directly.
-        rectangular: All rows that take tokens have one length and one count, so a write is one slice.
+        shared: The layout-wide state after this step's allocation, with the copies that sites must
+            make.
+        fresh: All rows are empty before the step, so attention can read the new keys and values
+            directly.
+        rectangular: All rows that take tokens have one length and one count, so a write is one
+            slice.
     """
 
     length_B: Int[Array, " B"]

@@ -1,4 +1,6 @@
-"""The verbs of every cache: what they owe is the same for all layouts, how a layout does it stands in its own file.
+"""The verbs of every cache.
+
+What they owe is the same for all layouts, how a layout does it stands in its own file.
 
 Letters: B rows, T new tokens, S slots, N query heads, K key/value heads, H head width.
 """
@@ -42,10 +44,12 @@ def init(
         capacity: Tokens that a row can hold, at most config.max_positions.
         dtype: Of keys and values; the model's own.
         slack: By how many tokens a ring can be rolled back once it has wrapped.
-        layout: "contiguous" for all layers; "window" for a ring in each layer that has a window, contiguous in the others.
+        layout: "contiguous" for all layers; "window" for a ring in each layer that has a window,
+            contiguous in the others.
 
     Raises:
-        RequestError: batch or capacity below 1, slack below 0, an unknown layout, or float64 while JAX has it off.
+        RequestError: batch or capacity below 1, slack below 0, an unknown layout, or float64 while
+            JAX has it off.
         CapacityError: capacity exceeds the model's positions.
 
     Cost: allocates the buffers; see each layout's `init_site`.
@@ -71,18 +75,21 @@ def begin(
     fresh: bool = False,
     rectangular: bool = False,
 ) -> tuple[Cache, Step]:
-    """Return the plan of one step of T tokens a row, count_B[b] of them real, and the cache that it starts from.
+    """Return the plan of one step of T tokens a row, count_B[b] of them real.
 
-    A row without room for its tokens is refused whole: it writes nothing, its outputs are zeros, and the cache that
-    `commit` returns counts the tokens too many in overflow_B. From then on the row takes no tokens until it is rolled
-    back or reset.
+    And the cache that it starts from.
+
+    A row without room for its tokens is refused whole: it writes nothing, its outputs are zeros,
+    and the cache that `commit` returns counts the tokens too many in overflow_B. From then on the
+    row takes no tokens until it is rolled back or reset.
 
     Args:
         cache: As the last step left it.
         count_B: int32, 0 to T for each row.
         T: Tokens in the step's arrays.
         fresh: Promise that every row is empty. A row that is not is refused.
-        rectangular: Promise that all rows with tokens have one length and one count, and no other row is longer.
+        rectangular: Promise that all rows with tokens have one length and one count, and no other
+            row is longer.
 
     Raises:
         ShapeError: count_B is not one number a row.
@@ -128,8 +135,8 @@ def attend(
 ) -> tuple[Float[Array, "B T N H"], Any]:
     """Return the attention output of T new tokens and the site with their keys and values written.
 
-    The layout's own `attend` does it; this one checks that the site was made for these arrays. Outputs of tokens beyond
-    a row's count are zeros.
+    The layout's own `attend` does it; this one checks that the site was made for these arrays.
+    Outputs of tokens beyond a row's count are zeros.
 
     Raises:
         ShapeError: Batch, K, H, dtype or window differ from the site.
@@ -166,7 +173,9 @@ def commit(cache: Cache, step: Step, sites: tuple[Any, ...]) -> Cache:
 def read(
     cache: Cache, layer: int
 ) -> tuple[Float[Array, "B S K H"], Float[Array, "B S K H"], Int[Array, "B S"], Bool[Array, "B S"]]:
-    """Return one layer's keys (rotated, as stored), values, the position of each slot, and which slots are valid.
+    """Return one layer's keys (rotated, as stored), values, the position of each slot.
+
+    And which slots are valid.
 
     Raises:
         RequestError: There is no such layer.
@@ -179,10 +188,12 @@ def read(
 
 
 def rollback(cache: Cache, length_B: Int[Array, " B"]) -> Cache:
-    """Return the cache as if each row had only ever held its first length_B[b] tokens; clears overflow_B.
+    """Return the cache as if each row had only ever held its first length_B[b] tokens.
 
-    Under jit, where nothing can be raised, a row with a length that is refused keeps its tokens and is marked in
-    overflow_B by how far the length is off.
+    Clears overflow_B.
+
+    Under jit, where nothing can be raised, a row with a length that is refused keeps its tokens and
+    is marked in overflow_B by how far the length is off.
 
     Args:
         cache: Any cache.
@@ -210,7 +221,9 @@ def rollback(cache: Cache, length_B: Int[Array, " B"]) -> Cache:
 
 
 def gather(cache: Cache, rows_B: Int[Array, " C"]) -> Cache:
-    """Return a cache whose row i is row rows_B[i] of this one; rows may repeat, be left out, or change in number.
+    """Return a cache whose row i is row rows_B[i] of this one.
+
+    Rows may repeat, be left out, or change in number.
 
     Under jit a row out of range is marked in the result's overflow_B.
 
@@ -227,7 +240,8 @@ def gather(cache: Cache, rows_B: Int[Array, " C"]) -> Cache:
         for i, row in enumerate(rows_B.tolist()):
             if not 0 <= row < batch:
                 raise RequestError(
-                    f"gather: rows_B[{i}] is {row}, expected 0 to {batch - 1} (the cache has {batch} rows)."
+                    f"gather: rows_B[{i}] is {row}, expected 0 to {batch - 1} (the cache "
+                    f"has {batch} rows)."
                 )
     sites = tuple(
         _MODULE_OF[type(site)].gather_site(site, rows_B, batch=batch) for site in cache.sites
@@ -240,7 +254,9 @@ def gather(cache: Cache, rows_B: Int[Array, " C"]) -> Cache:
 
 
 def fork(cache: Cache) -> Cache:
-    """Return a second cache with buffers of its own, which outlives the first one's being donated or consumed.
+    """Return a second cache with buffers of its own.
+
+    Which outlives the first one's being donated or consumed.
 
     Without donation it is not needed: a cache is never changed, so the old one can simply be kept.
 
@@ -250,7 +266,9 @@ def fork(cache: Cache) -> Cache:
 
 
 def reset(cache: Cache) -> Cache:
-    """Return the cache with every row empty and every mark cleared; what the buffers hold no longer matters.
+    """Return the cache with every row empty and every mark cleared.
+
+    What the buffers hold no longer matters.
 
     Cost: none; buffers are not rewritten.
     """
@@ -259,10 +277,12 @@ def reset(cache: Cache) -> Cache:
 
 
 def narrow(cache: Cache, *, slots: int) -> Cache:
-    """Return a cache of at most `slots` tokens a row for the steps of one program, so that they read no more than that.
+    """Return a cache of at most `slots` tokens a row for the steps of one program.
 
-    Capacity must not cost time, and a step reads its whole buffers: a program copies the front of a large cache once,
-    works on it, and puts it back with `widen`.
+    So that they read no more than that.
+
+    Capacity must not cost time, and a step reads its whole buffers: a program copies the front of a
+    large cache once, works on it, and puts it back with `widen`.
 
     Args:
         cache: Any cache.
@@ -289,6 +309,18 @@ def widen(cache: Cache, like: Cache) -> Cache:
     return dataclasses.replace(cache, sites=sites, capacity=like.capacity)
 
 
+def poison(cache: Cache) -> Cache:
+    """Return the cache with NaN in every slot that holds no token.
+
+    A probe, what the cache answers must not change.
+    """
+    sites = tuple(
+        _MODULE_OF[type(site)].poison_site(site, cache.length_B, cache.peak_B)
+        for site in cache.sites
+    )
+    return dataclasses.replace(cache, sites=sites)
+
+
 def nbytes(cache: Cache) -> int:
     """Return the bytes of all arrays of the cache: buffers, lengths, marks."""
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(cache))
@@ -304,7 +336,8 @@ def check(cache: Cache) -> None:
         if tokens > 0:
             held = int(cache.length_B[row])
             raise CapacityError(
-                f"check: row {row} was refused, {tokens} tokens too many for capacity {cache.capacity} with {held} held. "
+                f"check: row {row} was refused, {tokens} tokens too many for capacity "
+                f"{cache.capacity} with {held} held. "
                 f"Make the cache with capacity {cache.capacity + tokens}, or feed {tokens} fewer."
             )
 
@@ -322,7 +355,8 @@ def check_dtype(function: str, dtype: Any) -> jnp.dtype:
         )
     if wanted == jnp.float64 and not jax.config.jax_enable_x64:
         raise RequestError(
-            f"{function}: dtype is float64, but JAX computes in float32 now. Set JAX_ENABLE_X64=1 before starting Python."
+            f"{function}: dtype is float64, but JAX computes in float32 now. Set "
+            "JAX_ENABLE_X64=1 before starting Python."
         )
     return wanted
 
@@ -342,7 +376,8 @@ def _check_init(config: ModelConfig, *, batch: int, capacity: int, slack: int, l
     if capacity > config.max_positions:
         over = capacity - config.max_positions
         raise CapacityError(
-            f"init: capacity {capacity} exceeds the model's {config.max_positions} positions. Lower it by {over}."
+            f"init: capacity {capacity} exceeds the model's {config.max_positions} "
+            f"positions. Lower it by {over}."
         )
 
 
@@ -356,13 +391,15 @@ def _check_site(site: Any, q_BTNH: Array, k_BTKH: Array, v_BTKH: Array, rule: op
         have = (site.num_kv_heads, site.head_dim)
         if have != (kv_heads, width):
             raise ShapeError(
-                f"attend: k_BTKH has (K, H) {(kv_heads, width)}, the site {have}. Was it made for this model?"
+                f"attend: k_BTKH has (K, H) {(kv_heads, width)}, the site {have}. Was it "
+                "made for this model?"
             )
         return
     keys = site.k_XHS if isinstance(site, contiguous.ContiguousSite) else site.k_XHC
     if keys.shape[1] != width:
         raise ShapeError(
-            f"attend: k_BTKH has H={width}, the cache has H={keys.shape[1]}. Was the cache made for another model?"
+            f"attend: k_BTKH has H={width}, the cache has H={keys.shape[1]}. Was the cache "
+            "made for another model?"
         )
     if keys.shape[0] != rows * kv_heads:
         raise ShapeError(
@@ -371,11 +408,13 @@ def _check_site(site: Any, q_BTNH: Array, k_BTKH: Array, v_BTKH: Array, rule: op
         )
     if keys.dtype != k_BTKH.dtype:
         raise ShapeError(
-            f"attend: k_BTKH is {k_BTKH.dtype}, the cache {keys.dtype}. Make the cache with dtype={k_BTKH.dtype}."
+            f"attend: k_BTKH is {k_BTKH.dtype}, the cache {keys.dtype}. Make the cache "
+            f"with dtype={k_BTKH.dtype}."
         )
     if isinstance(site, window.WindowSite) and site.window != rule.window:
         raise ShapeError(
-            f"attend: rule.window is {rule.window}, the ring was made for {site.window}. Make a new cache."
+            f"attend: rule.window is {rule.window}, the ring was made for {site.window}. "
+            "Make a new cache."
         )
 
 
@@ -389,7 +428,8 @@ def _check_rollback(length_B: Array, floor_B: Array, have_B: Array) -> None:
             )
         if wanted < least:
             raise RollbackError(
-                f"rollback: length_B[{row}] is {wanted}, a ring of this cache has evicted what lies below {least}. "
+                f"rollback: length_B[{row}] is {wanted}, a ring of this cache has evicted "
+                f"what lies below {least}. "
                 f"Make the cache with slack of at least {least - wanted} more."
             )
 

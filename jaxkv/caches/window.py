@@ -1,8 +1,9 @@
-"""The window layout: a ring of W + slack slots for a layer that was trained with a window of W tokens.
+"""The window layout: a ring of W + slack slots for a layer trained with a window of W tokens.
 
-Token number p of a row stands in slot p mod C. A query sees W keys, its own among them; the slack keeps that many older
-tokens alive, so that a row can be rolled back by up to slack tokens and still find its whole window.
-Letters: B rows, T new tokens, N query heads, K key/value heads, H head width, W window, C slots of the ring, X = B*K.
+Token number p of a row stands in slot p mod C. A query sees W keys, its own among them; the slack
+keeps that many older tokens alive, so that a row can be rolled back by up to slack tokens and still
+find its whole window. Letters: B rows, T new tokens, N query heads, K key/value heads, H head
+width, W window, C slots of the ring, X = B*K.
 """
 
 import jax.numpy as jnp
@@ -17,7 +18,7 @@ from jaxkv.spec.config import Attention
 
 @pytree
 class WindowSite:
-    """One attention's ring; which slots still hold a needed token follows from lengths and peaks alone."""
+    """One attention's ring; which tokens it still holds follows from lengths and peaks alone."""
 
     k_XHC: Float[Array, "X H C"]
     v_XCH: Float[Array, "X C H"]
@@ -28,9 +29,12 @@ class WindowSite:
 def init_site(
     attention: Attention, *, batch: int, capacity: int, dtype: jnp.dtype, slack: int = 0
 ) -> WindowSite:
-    """Return an empty ring of min(W + slack, capacity) slots; a row that never exceeds the ring evicts nothing.
+    """Return an empty ring of min(W + slack, capacity) slots.
 
-    Cost: allocates 2 * batch * K * min(W + slack, capacity) * H elements, whatever the text's length.
+    A row that never exceeds the ring evicts nothing.
+
+    Cost: allocates 2 * batch * K * min(W + slack, capacity) * H elements, whatever the text's
+    length.
     """
     assert attention.window is not None  # caches.init sends only windowed layers here
     lines, width = batch * attention.num_kv_heads, attention.head_dim
@@ -56,8 +60,9 @@ def attend(
 ) -> tuple[Float[Array, "B T N H"], WindowSite]:
     """Return the attention output of T new tokens, and the ring with their keys and values written.
 
-    Up to slack + 1 tokens displace nothing that their first query needs, so they are written first and the ring is read
-    once; a longer chunk reads the ring as it was and the new keys beside it, and is written afterwards.
+    Up to slack + 1 tokens displace nothing that their first query needs, so they are written first
+    and the ring is read once; a longer chunk reads the ring as it was and the new keys beside it,
+    and is written afterwards.
 
     Args:
         site: One attention's ring.
@@ -71,9 +76,11 @@ def attend(
         expand: For latent attention; not offered here yet.
 
     Raises:
-        ShapeError: Batch, K, H, dtype or window differ from the site (at trace time under jit); see `caches.attend`.
+        ShapeError: Batch, K, H, dtype or window differ from the site (at trace time under jit); see
+            `caches.attend`.
 
-    Cost: writes 2*B*min(T, C)*K*H elements; reads the ring, and for a long chunk a copy of it joined with the chunk.
+    Cost: writes 2*B*min(T, C)*K*H elements; reads the ring, and for a long chunk a copy of it
+    joined with the chunk.
     """
     if rotate is not None:
         q_BTNH, k_BTKH = rotate(q_BTNH, step.position_BT), rotate(k_BTKH, step.position_BT)
@@ -115,15 +122,20 @@ def attend(
 def read(
     site: WindowSite, shared: None, length_B: Int[Array, " B"], peak_B: Int[Array, " B"]
 ) -> tuple[Float[Array, "B S K H"], Float[Array, "B S K H"], Int[Array, "B S"], Bool[Array, "B S"]]:
-    """Return keys, values, the position of each slot, and which slots hold the token of that position."""
-    key_BC, held_BC = _places(site, length_B)
-    intact_BC = held_BC & (key_BC >= peak_B[:, None] - site.k_XHC.shape[2])
+    """Return keys, values, the position of each slot.
+
+    And which slots hold the token of that position.
+    """
+    key_BC, intact_BC = _intact(site, length_B, peak_B)
     k_BSKH, v_BSKH = slots.by_row(site.k_XHC, site.v_XCH, rows=length_B.shape[0])
     return k_BSKH, v_BSKH, key_BC, intact_BC
 
 
 def floor(site: WindowSite, cache: Cache) -> Int[Array, " B"]:
-    """Return the shortest length that each row can be rolled back to: slack below its peak once the ring has wrapped."""
+    """Return the shortest length that each row can be rolled back to.
+
+    Slack below its peak once the ring has wrapped.
+    """
     wrapped_B = cache.peak_B > site.k_XHC.shape[2]
     return jnp.where(wrapped_B, cache.peak_B - site.slack, 0)
 
@@ -146,9 +158,26 @@ def widen_site(site: WindowSite, old: WindowSite) -> WindowSite:
     return site
 
 
+def poison_site(
+    site: WindowSite, length_B: Int[Array, " B"], peak_B: Int[Array, " B"]
+) -> WindowSite:
+    """Return the site with NaN in every slot that holds no token.
+
+    Or one that no later query can see.
+    """
+    key_BC, intact_BC = _intact(site, length_B, peak_B)
+    needed_BC = intact_BC & (key_BC >= length_B[:, None] - site.window + 1 - site.slack)
+    return WindowSite(*slots.poison(site.k_XHC, site.v_XCH, needed_BC), site.window, site.slack)
+
+
+def _intact(site: WindowSite, length_B: Array, peak_B: Array) -> tuple[Array, Array]:
+    key_BC, held_BC = _places(site, length_B)
+    return key_BC, held_BC & (key_BC >= peak_B[:, None] - site.k_XHC.shape[2])
+
+
 def _places(site: WindowSite, length_B: Array) -> tuple[Array, Array]:
-    # After a rollback a slot may hold a token past the length; the position given to it here then lies outside of every
-    # later query's window, because `floor` keeps rollbacks within the slack.
+    # After a rollback a slot may hold a token past the length; the position given to it here then
+    # lies outside of every later query's window, because `floor` keeps rollbacks within the slack.
     ring = site.k_XHC.shape[2]
     slot_C = jnp.arange(ring, dtype=jnp.int32)
     newest_B1 = length_B[:, None] - 1
@@ -165,7 +194,8 @@ def _write(site: WindowSite, step: Step, new_k_XTH: Array, new_v_XTH: Array) -> 
             site.k_XHC, site.v_XCH, new_k_XTH, new_v_XTH, start=start, keep_X=keep_X
         )
         return WindowSite(*buffers, site.window, site.slack)
-    # Of a chunk longer than the ring only the last C tokens are written: two tokens never meet in one slot.
+    # Of a chunk longer than the ring only the last C tokens are written: two tokens never meet in
+    # one slot.
     end_B1 = (step.length_B + step.count_B)[:, None]
     survives_BT = step.valid_BT & (step.position_BT >= end_B1 - ring)
     slot_BT = jnp.where(survives_BT, step.position_BT % ring, ring)

@@ -1,1 +1,1 @@
-"""Framework-free facts that both twins share: sizes, names, bytes and token ids; never mathematics."""
+"""Framework-free facts that both twins share: sizes, names, bytes, ids; never mathematics."""

@@ -1,6 +1,7 @@
 """A decoder described once, as data: frozen when constructed, complete, unknown keys refused.
 
-Letters of the sizes: D width, N query heads, K key/value heads, H head width, F feed-forward width, V vocabulary, W window.
+Letters of the sizes: D width, N query heads, K key/value heads, H head width, F feed-forward width,
+V vocabulary, W window.
 """
 
 import dataclasses
@@ -57,7 +58,10 @@ class _Part:
 
 @dataclass(frozen=True)
 class Rope(_Part):
-    """Rotary positions: pairs (i, i + R) of the first 2R channels turn by position * theta^(-i/R)."""
+    """Rotary positions: the first 2R channels turn in pairs (i, i + R).
+
+    A pair turns by position * theta^(-i/R).
+    """
 
     theta: float
     rotary_dim: int
@@ -73,7 +77,10 @@ class Rope(_Part):
 
 @dataclass(frozen=True)
 class Attention(_Part):
-    """One attention: N query heads share K key/value heads of width H; window None means all earlier tokens."""
+    """One attention: N query heads share K key/value heads of width H.
+
+    Window None means all earlier tokens.
+    """
 
     num_heads: int
     num_kv_heads: int
@@ -107,7 +114,10 @@ class Attention(_Part):
 
 @dataclass(frozen=True)
 class Mlp(_Part):
-    """One feed-forward: down(act(up x)), or down(act(gate x) * up x) when gated; gelu is the exact one."""
+    """One feed-forward: down(act(up x)), or down(act(gate x) * up x) when gated.
+
+    Gelu is the exact one.
+    """
 
     width: int
     activation: Literal["silu", "gelu"]
@@ -207,8 +217,8 @@ def _revive(name: str, value: Any) -> Any:
 def weight_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """Return every weight's canonical name and shape, in the order of the forward pass.
 
-    Matrices are (out, in), as the field's checkpoints hold them; how a twin stores them is its own business.
-    A tied head has no entry: it is `embed.weight`.
+    Matrices are (out, in), as the field's checkpoints hold them; how a twin stores them is its own
+    business. A tied head has no entry: it is `embed.weight`.
     """
     d, v = config.width, config.vocab_size
     shapes: dict[str, tuple[int, ...]] = {"embed.weight": (v, d)}

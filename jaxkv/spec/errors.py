@@ -1,8 +1,14 @@
-"""Every error that a user can cause, in one place; each message carries both numbers and the next step."""
+"""Every error that a user can cause, in one place.
+
+Each message carries both numbers and the next step.
+"""
 
 
 class JaxkvError(ValueError):
-    """Base of all typed errors of jaxkv and torchkv: the command lines print it in one line and exit with 2."""
+    """Base of all typed errors of jaxkv and torchkv.
+
+    The command lines print it in one line and exit with 2.
+    """
 
 
 class ConfigError(JaxkvError):
@@ -10,7 +16,7 @@ class ConfigError(JaxkvError):
 
 
 class ShapeError(JaxkvError):
-    """An array does not fit the model, the cache or its companions (shape, dtype, number, device)."""
+    """An array does not fit the model, the cache or its companions: shape, dtype, number."""
 
 
 class CapacityError(JaxkvError):

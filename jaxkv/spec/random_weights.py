@@ -1,4 +1,4 @@
-"""Seeded random weights as plain arrays, so that both twins, and anyone else, can hold the very same model."""
+"""Seeded random weights as plain arrays, so that everyone can hold the very same model."""
 
 import zlib
 
@@ -10,9 +10,10 @@ from jaxkv.spec.config import ModelConfig, weight_shapes
 def random_arrays(config: ModelConfig, seed: int, *, peak: float = 1.2) -> dict[str, np.ndarray]:
     """Return float64 weights under canonical names that let faults show.
 
-    Embeddings (and learned positions) are N(0, 1), matrices N(0, peak / fan_in^(1/2)), norm gains 1 + N(0, 0.3) and
-    biases N(0, 0.3): attention is peaked, and no gain or bias is trivial. Each tensor has its own stream, drawn from the
-    seed and its name, so that a config with one layer more keeps the weights of the others.
+    Embeddings (and learned positions) are N(0, 1), matrices N(0, peak / fan_in^(1/2)), norm gains 1
+    + N(0, 0.3) and biases N(0, 0.3): attention is peaked, and no gain or bias is trivial. Each
+    tensor has its own stream, drawn from the seed and its name, so that a config with one layer
+    more keeps the weights of the others.
 
     Args:
         config: The decoder.

@@ -1,10 +1,17 @@
-"""The `reference` preset: a small pre-norm decoder with learned positions, every size as the project's founding text fixes it."""
+"""The `reference` preset.
+
+A small pre-norm decoder with learned positions, every size as the project's founding text fixes it.
+"""
 
 from jaxkv.spec.config import Attention, Layer, Mlp, ModelConfig, Norm
 
 
 def preset() -> ModelConfig:
-    """Return the reference decoder: vocabulary 19, width 24, 3 heads of 8, 2 layers, 160 positions, exact GELU, untied head with bias."""
+    """Return the reference decoder.
+
+    Vocabulary 19, width 24, 3 heads of 8, 2 layers, 160 positions, exact GELU, untied head with
+    bias.
+    """
     attention = Attention(
         num_heads=3,
         num_kv_heads=3,

@@ -1,0 +1,40 @@
+"""A functional JAX decoder whose KV cache is an immutable value.
+
+Importing this package imports neither jax nor flax.
+"""
+
+import importlib
+from typing import Any
+
+_HOME = {
+    "Cache": "jaxkv.caches",
+    "Decoder": "jaxkv.model",
+    "Generated": "jaxkv.generation",
+    "ModelConfig": "jaxkv.spec.config",
+    "Subject": "jaxkv.subject",
+    "forward": "jaxkv.model",
+    "from_arrays": "jaxkv.weights",
+    "generate": "jaxkv.generation",
+    "open_source": "jaxkv.spec.source",
+    "params_of": "jaxkv.model",
+    "plan": "jaxkv.planning",
+    "preset": "jaxkv.spec.families",
+    "random_arrays": "jaxkv.spec.random_weights",
+    "to_arrays": "jaxkv.weights",
+}
+
+__all__ = sorted(_HOME)  # pyright: ignore[reportUnsupportedDunderAll] names are resolved by __getattr__
+
+
+def __getattr__(name: str) -> Any:
+    """Return a public name from the module that defines it, imported on first use."""
+    if name not in _HOME:
+        raise AttributeError(
+            f"module 'jaxkv' has no attribute {name!r}; it has {', '.join(__all__)}"
+        )
+    return getattr(importlib.import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    """Return the public names."""
+    return __all__

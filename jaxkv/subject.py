@@ -1,0 +1,209 @@
+"""This twin behind the protocol that a differential tester drives.
+
+Numpy at the boundary, opaque state.
+
+Letters: B rows, T tokens, S slots, K key/value heads, H head width, V vocabulary.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxkv import caches
+from jaxkv.caches import Cache
+from jaxkv.generation import Generated, generate
+from jaxkv.model import Decoder, forward, params_of
+
+BUCKETS = (1, 8, 24, 64, 256, 1024, 4096)
+
+
+@dataclass(frozen=True)
+class SubjectInfo:
+    """What the tester may know about a subject.
+
+    Attributes:
+        name: For reports.
+        framework: "jax" or "torch".
+        dtype: Of the parameters and the cache.
+        vocab_size: V.
+        num_layers: Sites of the cache.
+        capabilities: What it can be asked for.
+    """
+
+    name: str
+    framework: str
+    dtype: str
+    vocab_size: int
+    num_layers: int
+    capabilities: frozenset[str]
+
+
+@dataclass(frozen=True)
+class KV:
+    """One layer's cache as stored.
+
+    Keys (after rotation) and values, the position of each slot, which slots are valid.
+    """
+
+    keys_BSKH: np.ndarray
+    values_BSKH: np.ndarray
+    position_BS: np.ndarray
+    valid_BS: np.ndarray
+
+
+class Subject:
+    """A decoder with a cache layout, driven by numpy arrays.
+
+    Steps are padded to a few widths so that little is compiled.
+    """
+
+    def __init__(
+        self, model: Decoder, *, layout: str = "contiguous", slack: int = 0, name: str | None = None
+    ):
+        self.model, self.layout, self.slack = model, layout, slack
+        self.info = SubjectInfo(
+            name=name or f"jaxkv/{layout}",
+            framework="jax",
+            dtype=str(model.dtype),
+            vocab_size=model.config.vocab_size,
+            num_layers=model.config.num_layers,
+            capabilities=frozenset(
+                {
+                    "cache",
+                    "chunk",
+                    "persistent",
+                    "rollback",
+                    "gather",
+                    "left_pad",
+                    "right_pad",
+                    "kv",
+                    "capture",
+                    "f64",
+                }
+            ),
+        )
+        self._params = params_of(model)
+        # Own jitted functions, so that a test that swaps a formula and makes a new subject gets a
+        # new trace.
+        self._forward = jax.jit(
+            lambda params, ids, cache, count, **promises: forward(
+                params, ids, cache, count, config=model.config, **promises
+            ),
+            static_argnames=("fresh", "rectangular"),
+        )
+        self._capture = jax.jit(self._captured)
+
+    def full(self, ids: np.ndarray, *, count: np.ndarray | None = None) -> np.ndarray:
+        """Return logits [B, T, V] of whole texts without a cache."""
+        ids_BT, count_B, width = _pad(ids, count)
+        logits_BTV, _ = self._forward(self._params, ids_BT, None, count_B)
+        return np.asarray(logits_BTV)[:, :width]
+
+    def init(self, batch: int, capacity: int) -> Cache:
+        """Return an empty state."""
+        return caches.init(
+            self.model.config,
+            batch=batch,
+            capacity=capacity,
+            dtype=self.model.dtype,
+            slack=self.slack,
+            layout=self.layout,
+        )
+
+    def step(
+        self, state: Cache, ids: np.ndarray, *, count: np.ndarray | None = None
+    ) -> tuple[np.ndarray, Cache]:
+        """Return logits [B, T, V] of count[b] more tokens of each row, and the next state.
+
+        Raises:
+            CapacityError: A row has no room.
+            ShapeError: The state belongs to another model, dtype or batch.
+        """
+        ids_BT, count_B, width = _pad(ids, count)
+        length_B, counts = np.asarray(state.length_B), np.asarray(count_B)
+        logits_BTV, state = self._forward(
+            self._params,
+            ids_BT,
+            state,
+            count_B,
+            fresh=ids_BT.shape[1] > 1 and not length_B.any(),
+            rectangular=len({*zip(length_B.tolist(), counts.tolist(), strict=True)}) == 1,
+        )
+        caches.check(state)
+        return np.asarray(logits_BTV)[:, :width], state
+
+    def rollback(self, state: Cache, length: np.ndarray) -> Cache:
+        """Return the state with only the first length[b] tokens of each row."""
+        return caches.rollback(state, jnp.asarray(length, jnp.int32))
+
+    def gather(self, state: Cache, rows: np.ndarray) -> Cache:
+        """Return the state of the named rows."""
+        return caches.gather(state, jnp.asarray(rows, jnp.int32))
+
+    def fork(self, state: Cache) -> Cache:
+        """Return a second state that lives on by itself."""
+        return caches.fork(state)
+
+    def length(self, state: Cache) -> np.ndarray:
+        """Return how many tokens each row holds."""
+        return np.asarray(state.length_B)
+
+    def kv(self, state: Cache, layer: int) -> KV:
+        """Return one layer's stored keys and values."""
+        return KV(*(np.asarray(array) for array in caches.read(state, layer)))
+
+    def poison(self, state: Cache) -> Cache:
+        """Return the state with NaN in every slot that holds no token.
+
+        What it answers must not change.
+        """
+        return caches.poison(state)
+
+    def capture(self, ids: np.ndarray, points: list[str] | None = None) -> dict[str, np.ndarray]:
+        """Return intermediate results of an uncached forward by name.
+
+        In the order of the computation.
+        """
+        ids_BT, count_B, width = _pad(ids, None)
+        seen = {
+            name: np.asarray(x)[:, :width]
+            for name, x in self._capture(self._params, ids_BT, count_B).items()
+        }
+        order = (
+            ["embed"]
+            + [
+                f"layers.{i}.{name}"
+                for i in range(self.info.num_layers)
+                for name in ("attn_norm", "v", "attn", "mlp", "resid")
+            ]
+            + ["norm", "logits"]
+        )
+        return {name: seen[name] for name in order if points is None or name in points}
+
+    def generate(self, prompts: Any, max_new_tokens: int, **options: Any) -> Generated:
+        """Return the prompts continued greedily on this subject's layout."""
+        return generate(
+            self.model,
+            prompts,
+            max_new_tokens=max_new_tokens,
+            layout=self.layout,
+            slack=self.slack,
+            **options,
+        )
+
+    def _captured(self, params: Any, ids_BT: Any, count_B: Any) -> dict[str, Any]:
+        seen: dict[str, Any] = {}
+        forward(params, ids_BT, None, count_B, config=self.model.config, tap=seen.__setitem__)
+        return seen
+
+
+def _pad(ids: np.ndarray, count: np.ndarray | None) -> tuple[Any, Any, int]:
+    batch, width = ids.shape
+    bucket = next((size for size in BUCKETS if size >= width), width)
+    padded = np.zeros((batch, bucket), np.int32)
+    padded[:, :width] = ids
+    counts = np.full(batch, width, np.int32) if count is None else np.asarray(count, np.int32)
+    return jnp.asarray(padded), jnp.asarray(counts), width
