@@ -107,7 +107,7 @@ def generate(
     if not request.budget_B.any():
         return _nothing_new(request, cache if keep_cache else None)
     fresh = cache is None or not request.held_B.any()
-    donate = cache is None or consume
+    own = cache is None
     if cached and cache is None:
         # Without keep_cache nobody sees the slots beyond the text, so they are not allocated.
         slots = request.capacity if keep_cache else request.reach
@@ -124,11 +124,12 @@ def generate(
         params_of(model),
         *_device_arrays(request, end_ids),
         cache,
-        donate=donate,
+        donate=own or consume,
         config=model.config,
         reach=request.reach,
         fresh=fresh,
         rectangular=request.rectangular,
+        clean=own,
     )
     if cache is not None:
         caches.check(cache)
@@ -166,6 +167,7 @@ def run(
     reach: int,
     fresh: bool,
     rectangular: bool,
+    clean: bool,
 ) -> tuple[Text, Cache | None]:
     """Return the finished texts and the cache.
 
@@ -183,6 +185,7 @@ def run(
         reach: Slots that a step reads.
         fresh: Whether the cache is empty.
         rectangular: Whether all rows have one length and one count.
+        clean: Whether the cache's unused slots hold finite numbers; else they are scrubbed once.
     """
     text = _start(ids_BT, count_B, budget_B, slots=reach + 1)
     feed = partial(_feed, params, config=config)
@@ -190,15 +193,17 @@ def run(
     if cache is None:
         return jax.lax.while_loop(_goes_on, lambda text: _recompute(text, feed, pick), text), None
     work = caches.narrow(cache, slots=reach)
+    work = work if clean else caches.scrub(work)
+    feed = partial(feed, rectangular=rectangular, clean=True)
     asked_B = jnp.where(text.active_B, count_B, 0)
-    text, logits_BV, work = feed(text, ids_BT, work, asked_B, fresh=fresh, rectangular=rectangular)
+    text, logits_BV, work = feed(text, ids_BT, work, asked_B, fresh=fresh)
     text = pick(text, logits_BV)
 
     def step(state: tuple[Text, Cache]) -> tuple[Text, Cache]:
         text, work = state
         last_B1 = jnp.take_along_axis(text.tokens_BS, text.length_B[:, None] - 1, axis=1)
         one_B = text.active_B.astype(jnp.int32)
-        text, logits_BV, work = feed(text, last_B1, work, one_B, rectangular=rectangular)
+        text, logits_BV, work = feed(text, last_B1, work, one_B)
         return pick(text, logits_BV), work
 
     text, work = jax.lax.while_loop(lambda state: _goes_on(state[0]), step, (text, work))
@@ -284,7 +289,7 @@ class Programs:
         if donate not in self._jitted:
             self._jitted[donate] = jax.jit(
                 self._traced,
-                static_argnames=("config", "reach", "fresh", "rectangular"),
+                static_argnames=("config", "reach", "fresh", "rectangular", "clean"),
                 donate_argnums=(5,) if donate else (),
                 compiler_options=_CPU_OPTIONS if jax.default_backend() == "cpu" else None,
             )

@@ -118,6 +118,7 @@ def forward(
     config: spec.ModelConfig,
     fresh: bool = False,
     rectangular: bool = False,
+    clean: bool = False,
     last_only: bool = False,
     training: bool = False,
     key: Array | None = None,
@@ -135,6 +136,7 @@ def forward(
         config: The model's; static.
         fresh: Promise that every row of the cache is empty (always so without a cache); static.
         rectangular: Promise of one length and one count, see `caches.begin`; static.
+        clean: Promise of finite numbers in unused slots, see `caches.begin`; static.
         last_only: Return only each row's logits at its last real token, as T = 1; static.
         training: Dropout on; needs `key`; static.
         key: A random key for dropout.
@@ -160,7 +162,9 @@ def forward(
             dtype=params["embed"].dtype,
             layout="uncached",
         )
-    cache, step = caches.begin(cache, count_B, T=tokens, fresh=fresh, rectangular=rectangular)
+    cache, step = caches.begin(
+        cache, count_B, T=tokens, fresh=fresh, rectangular=rectangular, clean=clean
+    )
     x_BTD = _embed(params, ids_BT, step, config)
     tap("embed", x_BTD)
     drop = _Dropout(config.dropout_rate if training else 0.0, key)

@@ -23,6 +23,7 @@ from jaxkv.caches.verbs import (
     read,
     reset,
     rollback,
+    scrub,
     widen,
 )
 from jaxkv.ops import Rule
@@ -51,5 +52,6 @@ __all__ = [
     "reset",
     "rollback",
     "save",
+    "scrub",
     "widen",
 ]

@@ -99,6 +99,7 @@ def attend(
         key_BS=key_BS,
         valid_BS=valid_BS,
         rule=rule,
+        clean=step.clean,
         bias=bias,
     )
     return out, site
@@ -142,6 +143,14 @@ def widen_site(site: ContiguousSite, old: ContiguousSite) -> ContiguousSite:
         jax.lax.dynamic_update_slice(old.k_XHS, site.k_XHS, origin),
         jax.lax.dynamic_update_slice(old.v_XSH, site.v_XSH, origin),
     )
+
+
+def scrub_site(
+    site: ContiguousSite, length_B: Int[Array, " B"], peak_B: Int[Array, " B"]
+) -> ContiguousSite:
+    """Return the site with values of 0 in every slot that holds no token."""
+    _, valid_BS = _places(site, length_B)
+    return ContiguousSite(site.k_XHS, slots.scrub_values(site.v_XSH, valid_BS))
 
 
 def poison_site(

@@ -81,6 +81,7 @@ def attend_slots(
     key_BS: Int[Array, "B S"],
     valid_BS: Bool[Array, "B S"],
     rule: ops.Rule,
+    clean: bool,
     bias: Bias | None = None,
 ) -> Float[Array, "B T N H"]:
     """Return attention of T queries to S slots.
@@ -90,12 +91,12 @@ def attend_slots(
     Slots that are not valid may hold anything, NaN included: their scores are masked and their
     values replaced by 0.
     """
-    valid_XS = jnp.repeat(valid_BS, k_XHS.shape[0] // valid_BS.shape[0], axis=0)
-    safe_v_XSH = jnp.where(valid_XS[:, :, None], v_XSH, 0)
+    if not clean:
+        v_XSH = scrub_values(v_XSH, valid_BS)
     return _in_blocks(
         q_BTNH,
         query_BT,
-        lambda q, at, _: _attend(q, k_XHS, safe_v_XSH, at, key_BS, valid_BS, rule, bias),
+        lambda q, at, _: _attend(q, k_XHS, v_XSH, at, key_BS, valid_BS, rule, bias),
     )
 
 
@@ -184,6 +185,14 @@ def gather_rows(
     by_row = x_X.reshape(batch, x_X.shape[0] // batch, *x_X.shape[1:])
     taken = jnp.take(by_row, rows_B, axis=0, mode="clip")
     return taken.reshape(-1, *x_X.shape[1:])
+
+
+def scrub_values(
+    v_XSH: Float[Array, "X S H"], valid_BS: Bool[Array, "B S"]
+) -> Float[Array, "X S H"]:
+    """Return the values with 0 in every slot that holds no token, because 0 * NaN is NaN."""
+    valid_XS = jnp.repeat(valid_BS, v_XSH.shape[0] // valid_BS.shape[0], axis=0)
+    return jnp.where(valid_XS[:, :, None], v_XSH, 0)
 
 
 def poison(

@@ -57,6 +57,7 @@ class Step:
             make.
         fresh: All rows are empty before the step, so attention can read the new keys and values
             directly.
+        clean: Slots without a token hold finite numbers, so that a weight of zero silences them.
         rectangular: All rows that take tokens have one length and one count, so a write is one
             slice.
     """
@@ -69,3 +70,4 @@ class Step:
     shared: Any
     fresh: bool = static()
     rectangular: bool = static()
+    clean: bool = static()

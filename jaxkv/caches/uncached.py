@@ -116,3 +116,10 @@ def poison_site(
 ) -> UncachedSite:
     """Return the site: there is nothing to poison."""
     return site
+
+
+def scrub_site(
+    site: UncachedSite, length_B: Int[Array, " B"], peak_B: Int[Array, " B"]
+) -> UncachedSite:
+    """Return the site: there is nothing to scrub."""
+    return site

@@ -74,10 +74,9 @@ def begin(
     T: int,
     fresh: bool = False,
     rectangular: bool = False,
+    clean: bool = False,
 ) -> tuple[Cache, Step]:
-    """Return the plan of one step of T tokens a row, count_B[b] of them real.
-
-    And the cache that it starts from.
+    """Return the cache and the plan of one step: T tokens a row, count_B[b] of them real.
 
     A row without room for its tokens is refused whole: it writes nothing, its outputs are zeros,
     and the cache that `commit` returns counts the tokens too many in overflow_B. From then on the
@@ -90,6 +89,8 @@ def begin(
         fresh: Promise that every row is empty. A row that is not is refused.
         rectangular: Promise that all rows with tokens have one length and one count, and no other
             row is longer.
+        clean: Promise that slots without a token hold finite numbers, as in a cache that `init` or
+            `scrub` returned and every one that followed; spares a pass over the values.
 
     Raises:
         ShapeError: count_B is not one number a row.
@@ -117,6 +118,7 @@ def begin(
         shared=cache.shared,
         fresh=fresh,
         rectangular=rectangular,
+        clean=clean,
     )
     return cache, step
 
@@ -307,6 +309,20 @@ def widen(cache: Cache, like: Cache) -> Cache:
     pairs = zip(cache.sites, like.sites, strict=True)
     sites = tuple(_MODULE_OF[type(site)].widen_site(site, old) for site, old in pairs)
     return dataclasses.replace(cache, sites=sites, capacity=like.capacity)
+
+
+def scrub(cache: Cache) -> Cache:
+    """Return the cache with values of 0 in every slot that holds no token.
+
+    After it every step of a loop can be `clean`: none has to pass over the values again.
+
+    Cost: rewrites the values' buffers once.
+    """
+    sites = tuple(
+        _MODULE_OF[type(site)].scrub_site(site, cache.length_B, cache.peak_B)
+        for site in cache.sites
+    )
+    return dataclasses.replace(cache, sites=sites)
 
 
 def poison(cache: Cache) -> Cache:

@@ -114,6 +114,7 @@ def attend(
         key_BS=key_BS,
         valid_BS=valid_BS,
         rule=rule,
+        clean=step.clean,
         bias=bias,
     )
     return out, written
@@ -156,6 +157,15 @@ def narrow_site(site: WindowSite, *, slots: int) -> WindowSite:
 def widen_site(site: WindowSite, old: WindowSite) -> WindowSite:
     """Return the site, see `narrow_site`."""
     return site
+
+
+def scrub_site(
+    site: WindowSite, length_B: Int[Array, " B"], peak_B: Int[Array, " B"]
+) -> WindowSite:
+    """Return the ring with values of 0 in every slot that holds no token."""
+    _, held_BC = _places(site, length_B)
+    values = slots.scrub_values(site.v_XCH, held_BC)
+    return WindowSite(site.k_XHC, values, site.window, site.slack)
 
 
 def poison_site(

@@ -1,0 +1,209 @@
+"""An independent decoder without a cache: the formulas, written out slowly, one row at a time.
+
+It shares no code with the models that it checks, and computes in the dtype of the weights, softmax
+and angles included.
+Letters: B rows, T tokens of a row, D width, N query heads, K key/value heads, H head width, R
+rotary pairs, F feed-forward width, V vocabulary. Matrices are (out, in).
+Sources: Vaswani et al. 2017 (attention), Zhang and Sennrich 2019 (RMSNorm), Su et al. 2021 (RoPE;
+half-split pairs as in GPT-NeoX), Ainslie et al. 2023 (GQA), Beltagy et al. 2020 (window), Shazeer
+2020 (gated units), Hendrycks and Gimpel 2016 (GELU), Gemma 2 report 2024, section 2 (soft cap).
+"""
+
+import math
+from collections.abc import Mapping, MutableMapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from crosscheck.decoder_inputs import Weights, check_config, check_counts, check_ids
+from crosscheck.errors import DecoderError
+
+Taps = MutableMapping[str, NDArray]
+
+
+def decode(
+    config: Mapping[str, Any],
+    arrays: Mapping[str, NDArray],
+    ids_BT: ArrayLike,
+    *,
+    count_B: ArrayLike | None = None,
+    taps: Taps | None = None,
+) -> NDArray:
+    """Return logits_BTV of a full forward pass, in the dtype of the weights.
+
+    Row b holds count_B[b] real tokens at positions 0 .. count_B[b] - 1; its other outputs (and
+    taps) are zeros.
+
+    Args:
+        config: The plain data of a model's config, as `ModelConfig.to_dict` gives it.
+        arrays: Weights under canonical names, (out, in), all float64 or all float32.
+        ids_BT: Token ids, any integer dtype.
+        count_B: Real tokens of each row; by default all T.
+        taps: Filled with the points of the forward pass, in its order: `embed`, then for each layer
+            i `layers.{i}.attn_norm`, `.q`, `.k`, `.v` [B, T, heads, H] (after bias and rotation),
+            `.attn` (after the output projection), `.mlp`, `.resid` (after the block), then `norm`
+            and `logits`.
+
+    Raises:
+        DecoderError: The config holds what this decoder does not compute; a weight is missing,
+            unused or misshapen; ids or counts are out of range.
+
+    Not checked here: whether the weights are finite.
+    """
+    try:
+        check_config(config)
+        ids_BT = check_ids(ids_BT, config["vocab_size"], config["max_positions"])
+        count_B = check_counts(count_B, *ids_BT.shape)
+        weights = Weights(arrays)
+        rows = [_row(config, weights, ids_T[:c]) for ids_T, c in zip(ids_BT, count_B, strict=True)]
+        weights.check_all_used()
+    except DecoderError as error:
+        raise DecoderError(f"decode: {error}") from None
+    padded = {name: _pad_rows([row[name] for row in rows], ids_BT.shape[1]) for name in rows[0]}
+    if taps is not None:
+        taps.update(padded)
+    return padded["logits"]
+
+
+def greedy(
+    config: Mapping[str, Any], arrays: Mapping[str, NDArray], prompt_ids: Sequence[int], n: int
+) -> list[int]:
+    """Return n new greedy ids, recomputing everything for each; ties go to the lowest id.
+
+    Args:
+        config: As for `decode`.
+        arrays: As for `decode`.
+        prompt_ids: At least one id.
+        n: How many new ids, 0 or more.
+
+    Raises:
+        DecoderError: n is negative, or what `decode` refuses (a prompt that is empty or, with the
+            new ids that are fed back, longer than max_positions).
+    """
+    if n < 0:
+        raise DecoderError(f"greedy: n is {n}, expected at least 0.")
+    ids = [int(i) for i in prompt_ids]
+    for _ in range(n):
+        logits_BTV = decode(config, arrays, np.asarray([ids], dtype=np.int64))
+        ids.append(int(np.argmax(logits_BTV[0, -1])))
+    return ids[len(prompt_ids) :]
+
+
+def _row(config: Mapping[str, Any], w: Weights, ids_T: NDArray) -> dict[str, NDArray]:
+    taps: dict[str, NDArray] = {}
+    vocab, width = config["vocab_size"], config["width"]
+    embed_VD = w.take("embed.weight", vocab, width)
+    x_TD = embed_VD[ids_T]
+    if config["learned_positions"]:
+        x_TD = x_TD + w.take("position.weight", config["max_positions"], width)[: len(ids_T)]
+    taps["embed"] = x_TD
+    for i, layer in enumerate(config["layers"]):
+        name = f"layers.{i}"
+        n_TD = _norm(config, w, f"{name}.attn_norm", x_TD)
+        taps[f"{name}.attn_norm"] = n_TD
+        attn_TD = _attention(layer["attention"], w, name, n_TD, taps)
+        taps[f"{name}.attn"] = attn_TD
+        x_TD = x_TD + attn_TD
+        mlp_TD = _feed_forward(
+            layer["mlp"], w, f"{name}.mlp", _norm(config, w, f"{name}.mlp_norm", x_TD)
+        )
+        taps[f"{name}.mlp"] = mlp_TD
+        x_TD = x_TD + mlp_TD
+        taps[f"{name}.resid"] = x_TD
+    taps["norm"] = _norm(config, w, "norm", x_TD)
+    if config["tied_head"]:
+        taps["logits"] = taps["norm"] @ embed_VD.T
+    else:
+        taps["logits"] = _linear(w, "head", taps["norm"], vocab, bias=config["head_bias"])
+    return taps
+
+
+def _norm(config: Mapping[str, Any], w: Weights, name: str, x_TD: NDArray) -> NDArray:
+    eps, width = config["norm"]["eps"], config["width"]
+    gain_D = w.take(f"{name}.weight", width)
+    if config["norm"]["kind"] == "rms":
+        return x_TD / np.sqrt(np.mean(x_TD**2, axis=-1, keepdims=True) + eps) * gain_D
+    centered_TD = x_TD - np.mean(x_TD, axis=-1, keepdims=True)
+    variance_T1 = np.mean(centered_TD**2, axis=-1, keepdims=True)
+    return centered_TD / np.sqrt(variance_T1 + eps) * gain_D + w.take(f"{name}.bias", width)
+
+
+def _linear(w: Weights, name: str, x: NDArray, out_width: int, *, bias: bool) -> NDArray:
+    y = x @ w.take(f"{name}.weight", out_width, x.shape[-1]).T
+    return y + w.take(f"{name}.bias", out_width) if bias else y
+
+
+def _attention(
+    a: Mapping[str, Any], w: Weights, layer: str, x_TD: NDArray, taps: dict[str, NDArray]
+) -> NDArray:
+    t, width = x_TD.shape
+    n_heads, k_heads, h = a["num_heads"], a["num_kv_heads"], a["head_dim"]
+    heads = {"q": n_heads, "k": k_heads, "v": k_heads}
+    for part, count in heads.items():
+        y = _linear(w, f"{layer}.attn.{part}", x_TD, count * h, bias=a["qkv_bias"])
+        taps[f"{layer}.{part}"] = y.reshape(t, count, h)
+    if a["rope"] is not None:
+        for part in ("q", "k"):
+            taps[f"{layer}.{part}"] = _rotate(a["rope"], taps[f"{layer}.{part}"])
+    q_TNH, k_TKH, v_TKH = (taps[f"{layer}.{part}"] for part in heads)
+    o_TNH = np.zeros_like(q_TNH)
+    for n in range(n_heads):
+        k = n // (n_heads // k_heads)
+        o_TNH[:, n] = _attend_one_head(a, q_TNH[:, n], k_TKH[:, k], v_TKH[:, k])
+    return _linear(w, f"{layer}.attn.o", o_TNH.reshape(t, n_heads * h), width, bias=a["out_bias"])
+
+
+def _attend_one_head(a: Mapping[str, Any], q_TH: NDArray, k_TH: NDArray, v_TH: NDArray) -> NDArray:
+    scores_TT = (q_TH @ k_TH.T) * a["head_dim"] ** -0.5
+    if a["soft_cap"] is not None:
+        scores_TT = a["soft_cap"] * np.tanh(scores_TT / a["soft_cap"])
+    visible_TT = np.zeros(scores_TT.shape, dtype=np.bool_)
+    for query in range(len(q_TH)):
+        oldest = 0 if a["window"] is None else max(0, query - a["window"] + 1)
+        visible_TT[query, oldest : query + 1] = True
+    scores_TT = np.where(visible_TT, scores_TT, -np.inf)
+    top_T1 = np.max(scores_TT, axis=-1, keepdims=True, initial=-np.inf)
+    weights_TT = np.exp(scores_TT - top_T1)
+    return (weights_TT / np.sum(weights_TT, axis=-1, keepdims=True)) @ v_TH
+
+
+def _rotate(rope: Mapping[str, Any], x_TNH: NDArray) -> NDArray:
+    pairs = rope["rotary_dim"] // 2
+    result_TNH = x_TNH.copy()
+    for i in range(pairs):
+        speed = rope["theta"] ** (-i / pairs)
+        angle_T1 = (np.arange(len(x_TNH)) * speed).astype(x_TNH.dtype)[:, None]
+        first_TN, second_TN = x_TNH[:, :, i], x_TNH[:, :, i + pairs]
+        result_TNH[:, :, i] = first_TN * np.cos(angle_T1) - second_TN * np.sin(angle_T1)
+        result_TNH[:, :, i + pairs] = second_TN * np.cos(angle_T1) + first_TN * np.sin(angle_T1)
+    return result_TNH
+
+
+def _feed_forward(m: Mapping[str, Any], w: Weights, name: str, x_TD: NDArray) -> NDArray:
+    act = _silu if m["activation"] == "silu" else _gelu
+    up_TF = _linear(w, f"{name}.up", x_TD, m["width"], bias=m["bias"])
+    if m["gated"]:
+        hidden_TF = act(_linear(w, f"{name}.gate", x_TD, m["width"], bias=m["bias"])) * up_TF
+    else:
+        hidden_TF = act(up_TF)
+    return _linear(w, f"{name}.down", hidden_TF, x_TD.shape[-1], bias=m["bias"])
+
+
+def _silu(x: NDArray) -> NDArray:
+    # exp of a negative number on both branches: exp(-x) overflows for very negative x.
+    e = np.exp(-np.abs(x))
+    return x * np.where(x >= 0, 1 / (1 + e), e / (1 + e))
+
+
+def _gelu(x: NDArray) -> NDArray:
+    # erfc keeps the tail: 1 + erf(x) loses every digit below x = -6.
+    tail = np.vectorize(math.erfc, otypes=[np.float64])(-x.astype(np.float64) / math.sqrt(2.0))
+    return x * (0.5 * tail).astype(x.dtype)
+
+
+def _pad_rows(rows: list[NDArray], t: int) -> NDArray:
+    padded = np.zeros((len(rows), t, *rows[0].shape[1:]), dtype=rows[0].dtype)
+    for b, row in enumerate(rows):
+        padded[b, : len(row)] = row
+    return padded

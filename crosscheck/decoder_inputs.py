@@ -1,0 +1,147 @@
+"""What the reference decoder accepts: a config computed whole, weights all used, ids in range."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from crosscheck.errors import DecoderError
+
+_MODEL = {
+    "family",
+    "vocab_size",
+    "width",
+    "max_positions",
+    "layers",
+    "norm",
+    "learned_positions",
+    "tied_head",
+    "head_bias",
+    "dropout_rate",
+}
+_KNOWN = {
+    "layer": {"attention", "mlp"},
+    "attention": {
+        "num_heads",
+        "num_kv_heads",
+        "head_dim",
+        "window",
+        "rope",
+        "qkv_bias",
+        "out_bias",
+        "soft_cap",
+    },
+    "rope": {"theta", "rotary_dim"},
+    "mlp": {"width", "activation", "gated", "bias"},
+    "norm": {"kind", "eps"},
+}
+
+
+class Weights:
+    """Weights by name, each checked for its shape when taken; remembers which were."""
+
+    def __init__(self, arrays: Mapping[str, NDArray]) -> None:
+        dtypes = sorted({str(array.dtype) for array in arrays.values()})
+        if dtypes not in (["float64"], ["float32"]):
+            raise DecoderError(
+                f"arrays are {', '.join(dtypes) or 'empty'}, expected all float64 or all "
+                "float32. Upcast them first."
+            )
+        self._arrays = arrays
+        self._taken: set[str] = set()
+
+    def take(self, name: str, *shape: int) -> NDArray:
+        """Return one weight.
+
+        Raises:
+            DecoderError: It is missing or has another shape.
+        """
+        if name not in self._arrays:
+            raise DecoderError(f"weight '{name}' missing; {len(self._arrays)} others are there.")
+        array = self._arrays[name]
+        if array.shape != shape:
+            raise DecoderError(f"weight '{name}' has shape {array.shape}, expected {shape}.")
+        self._taken.add(name)
+        return array
+
+    def check_all_used(self) -> None:
+        """Refuse weights that the config gives no use for.
+
+        Raises:
+            DecoderError: A weight was never taken.
+        """
+        unused = sorted(set(self._arrays) - self._taken)
+        if unused:
+            raise DecoderError(
+                f"weights never used: {', '.join(unused)}. Does the config describe another model?"
+            )
+
+
+def check_config(config: Mapping[str, Any]) -> None:
+    """Refuse a config that asks for something which this decoder would silently leave out.
+
+    Raises:
+        DecoderError: A key is missing, or unknown and not None (None is off).
+    """
+    _check_part("config", config, _MODEL)
+    _check_part("config.norm", config["norm"], _KNOWN["norm"])
+    for i, layer in enumerate(config["layers"]):
+        owner = f"config.layers[{i}]"
+        _check_part(owner, layer, _KNOWN["layer"])
+        _check_part(f"{owner}.attention", layer["attention"], _KNOWN["attention"])
+        _check_part(f"{owner}.mlp", layer["mlp"], _KNOWN["mlp"])
+        if layer["attention"]["rope"] is not None:
+            _check_part(f"{owner}.attention.rope", layer["attention"]["rope"], _KNOWN["rope"])
+
+
+def _check_part(owner: str, part: Mapping[str, Any], known: set[str]) -> None:
+    missing = sorted(known - set(part))
+    unknown = sorted(key for key in part if key not in known and part[key] is not None)
+    if missing:
+        raise DecoderError(f"{owner} lacks {', '.join(map(repr, missing))}.")
+    if unknown:
+        raise DecoderError(
+            f"{owner} has {', '.join(map(repr, unknown))}, which this decoder does not compute."
+        )
+
+
+def check_ids(ids: ArrayLike, vocab_size: int, max_positions: int) -> NDArray[np.integer]:
+    """Return ids_BT as an array.
+
+    Raises:
+        DecoderError: Not integers [B, T], empty, out of the vocabulary, or longer than
+            max_positions.
+    """
+    ids_BT = np.asarray(ids)
+    if ids_BT.dtype.kind not in "iu" or ids_BT.ndim != 2 or ids_BT.size == 0:
+        raise DecoderError(
+            f"ids_BT is {ids_BT.dtype} {ids_BT.shape}, expected integers [B, T], at least one."
+        )
+    if not (ids_BT.min() >= 0 and ids_BT.max() < vocab_size):
+        raise DecoderError(
+            f"ids_BT holds ids {ids_BT.min()} to {ids_BT.max()}, expected 0 to "
+            f"{vocab_size - 1} (config.vocab_size)."
+        )
+    if ids_BT.shape[1] > max_positions:
+        raise DecoderError(
+            f"ids_BT has {ids_BT.shape[1]} positions, the config {max_positions} "
+            "(config.max_positions)."
+        )
+    return ids_BT
+
+
+def check_counts(count: ArrayLike | None, rows: int, t: int) -> NDArray[np.integer]:
+    """Return count_B as an array, T for every row if None.
+
+    Raises:
+        DecoderError: Not B integers between 0 and T.
+    """
+    count_B = np.full(rows, t) if count is None else np.asarray(count)
+    if count_B.dtype.kind not in "iu" or count_B.shape != (rows,):
+        raise DecoderError(
+            f"count_B is {count_B.dtype} {count_B.shape}, expected integers ({rows},)."
+        )
+    if not (count_B.min() >= 0 and count_B.max() <= t):
+        raise DecoderError(f"count_B holds {count_B.min()} to {count_B.max()}, expected 0 to {t}.")
+    return count_B

@@ -1,0 +1,31 @@
+"""Every error in one leaf file: misuse is a `CrosscheckError`, a failure an `AssertionError`."""
+
+from typing import Any
+
+
+class CrosscheckError(ValueError):
+    """Base of all errors that say how crosscheck was called wrongly; nothing was compared."""
+
+
+class ToleranceError(CrosscheckError):
+    """A tolerance is incomplete, out of range, or does not fit the arrays that it is to judge."""
+
+
+class ComparisonError(CrosscheckError):
+    """Two sides cannot be compared: shapes, dtypes or names differ, or nothing is left."""
+
+
+class DecoderError(CrosscheckError):
+    """The reference decoder was given a config, weights or ids that it does not compute exactly."""
+
+
+class Disagreement(AssertionError):
+    """Two sides differ; the message is the report, `comparison` holds its numbers."""
+
+    def __init__(self, report: str, comparison: Any) -> None:
+        super().__init__(report)
+        self.comparison = comparison
+
+
+class Inconclusive(Disagreement):
+    """Too many differences were near ties: the check could tell neither agreement nor a fault."""

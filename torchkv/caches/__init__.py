@@ -1,0 +1,57 @@
+"""KV caches as fixed buffers, written in place: one file a layout, one set of verbs for all.
+
+cache, step = begin(cache, count_B, T=T)
+out_BTNH, site = attend(cache.sites[i], step, q_BTNH, k_BTKH, v_BTKH, rule=rule)     # once a layer
+cache = commit(cache, step, sites)
+
+The first `attend` of a step consumes the cache that it began from: using that one again is refused. `fork` keeps a copy.
+"""
+
+from torchkv.caches.disk import load, save
+from torchkv.caches.state import Bias, Cache, Expand, Rotate, Step
+from torchkv.caches.verbs import (
+    LAYOUTS,
+    attend,
+    begin,
+    check,
+    check_dtype,
+    commit,
+    fork,
+    gather,
+    init,
+    narrow,
+    nbytes,
+    poison,
+    read,
+    reset,
+    rollback,
+    widen,
+)
+from torchkv.ops import Rule
+
+__all__ = [
+    "LAYOUTS",
+    "Bias",
+    "Cache",
+    "Expand",
+    "Rotate",
+    "Rule",
+    "Step",
+    "attend",
+    "begin",
+    "check",
+    "check_dtype",
+    "commit",
+    "fork",
+    "gather",
+    "init",
+    "load",
+    "narrow",
+    "nbytes",
+    "poison",
+    "read",
+    "reset",
+    "rollback",
+    "save",
+    "widen",
+]

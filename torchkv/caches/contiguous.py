@@ -1,0 +1,164 @@
+"""The contiguous layout: one key and one value buffer a layer; token number p of a row stands in slot p.
+
+Letters: B rows, T new tokens, N query heads, K key/value heads, H head width, S slots = capacity.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor as Array
+
+from jaxkv.spec.config import Attention
+from torchkv import ops
+from torchkv.caches import slots
+from torchkv.caches.state import Bias, Cache, Expand, Rotate, Step
+
+
+@dataclass(frozen=True)
+class ContiguousSite:
+    """One attention's buffers; slots at and beyond a row's length are never read."""
+
+    k_BKSH: Float[Array, "B K S H"]
+    v_BKSH: Float[Array, "B K S H"]
+
+
+def init_site(
+    attention: Attention, *, batch: int, capacity: int, dtype: torch.dtype, slack: int = 0
+) -> ContiguousSite:
+    """Return empty buffers; `slack` is not needed, every length can be rolled back to.
+
+    Cost: allocates 2 * batch * K * capacity * H elements.
+    """
+    shape = (batch, attention.num_kv_heads, capacity, attention.head_dim)
+    return ContiguousSite(torch.zeros(shape, dtype=dtype), torch.zeros(shape, dtype=dtype))
+
+
+def attend(
+    site: ContiguousSite,
+    step: Step,
+    q_BTNH: Float[Array, "B T N H"],
+    k_BTKH: Float[Array, "B T K H"],
+    v_BTKH: Float[Array, "B T K H"],
+    *,
+    rule: ops.Rule,
+    rotate: Rotate | None = None,
+    bias: Bias | None = None,
+    expand: Expand | None = None,
+) -> tuple[Float[Array, "B T N H"], ContiguousSite]:
+    """Return the attention output of T new tokens, and the site with their keys and values written into it.
+
+    Row b writes its first step.count_B[b] tokens at slots [length_B[b], length_B[b] + count_B[b]); query i of row b
+    sees the slots whose position is at most length_B[b] + i.
+
+    Args:
+        site: One attention's buffers, written in place.
+        step: From `begin`: positions, counts, room. The same for all layers.
+        q_BTNH: Queries, not rotated.
+        k_BTKH: Keys, not rotated. Same dtype as the site.
+        v_BTKH: Values.
+        rule: Scale, soft cap, window; static.
+        rotate: Applied to queries and keys with their positions; None for learned positions.
+        bias: Addend of the scores from query and key positions.
+        expand: For latent attention; not offered here yet.
+
+    Raises:
+        ShapeError: Batch, K, H or dtype differ from the site; see `caches.attend`.
+
+    Not checked here: room for the tokens; `begin` refuses the row.
+    Cost: writes 2*B*T*K*H elements; reads from the oldest slot that a query sees to the longest row's last, or nothing
+    but the new tokens when the step is fresh.
+    """
+    if rotate is not None:
+        q_BTNH, k_BTKH = rotate(q_BTNH, step.position_BT), rotate(k_BTKH, step.position_BT)
+    _write(site, step, k_BTKH, v_BTKH)
+    if step.fresh:
+        out_BTNH = slots.attend_fresh(
+            q_BTNH,
+            k_BTKH,
+            v_BTKH,
+            position_BT=step.position_BT,
+            valid_BT=step.valid_BT,
+            rule=rule,
+            bias=bias,
+        )
+        return out_BTNH, site
+    first = 0 if rule.window is None else max(0, step.oldest + 1 - rule.window)
+    k_BKSH, v_BKSH = site.k_BKSH[:, :, first : step.used], site.v_BKSH[:, :, first : step.used]
+    if step.start is not None and q_BTNH.shape[1] == 1 and bias is None and rule.soft_cap is None:
+        return slots.attend_all(q_BTNH, k_BKSH, v_BKSH, rule=rule), site
+    key_BS, valid_BS = _places(step.length_B + step.count_B, first, step.used)
+    out_BTNH = slots.attend_slots(
+        q_BTNH,
+        k_BKSH,
+        v_BKSH,
+        query_BT=step.position_BT,
+        key_BS=key_BS,
+        valid_BS=valid_BS,
+        rule=rule,
+        bias=bias,
+    )
+    return out_BTNH, site
+
+
+def read(
+    site: ContiguousSite, shared: None, length_B: Int[Array, " B"], peak_B: Int[Array, " B"]
+) -> tuple[Float[Array, "B S K H"], Float[Array, "B S K H"], Int[Array, "B S"], Bool[Array, "B S"]]:
+    """Return keys, values, the position of each slot, and which slots hold a token: a probe for tests and crosscheck."""
+    key_BS, valid_BS = _places(length_B, 0, site.k_BKSH.shape[2])
+    return *slots.by_row(site.k_BKSH, site.v_BKSH), key_BS, valid_BS
+
+
+def floor(site: ContiguousSite, cache: Cache) -> Int[Array, " B"]:
+    """Return the shortest length that each row can be rolled back to: 0, nothing is ever evicted."""
+    return torch.zeros_like(cache.length_B)
+
+
+def gather_site(site: ContiguousSite, rows_B: Int[Array, " C"], *, batch: int) -> ContiguousSite:
+    """Return a copy of the site's named rows, in their order; rows may repeat."""
+    return ContiguousSite(
+        slots.gather_rows(site.k_BKSH, rows_B), slots.gather_rows(site.v_BKSH, rows_B)
+    )
+
+
+def narrow_site(site: ContiguousSite, *, slots: int) -> ContiguousSite:
+    """Return a site of the first slots, on the same memory."""
+    return ContiguousSite(site.k_BKSH[:, :, :slots], site.v_BKSH[:, :, :slots])
+
+
+def widen_site(site: ContiguousSite, old: ContiguousSite) -> ContiguousSite:
+    """Return the old, larger site with its first slots replaced, unless they are the same memory."""
+    slots.copy_front(site.k_BKSH, old.k_BKSH)
+    slots.copy_front(site.v_BKSH, old.v_BKSH)
+    return old
+
+
+def poison_site(
+    site: ContiguousSite, length_B: Int[Array, " B"], peak_B: Int[Array, " B"]
+) -> ContiguousSite:
+    """Return a copy of the site with NaN in every slot that holds no token."""
+    _, valid_BS = _places(length_B, 0, site.k_BKSH.shape[2])
+    return ContiguousSite(*slots.poison(site.k_BKSH, site.v_BKSH, valid_BS))
+
+
+def _places(length_B: Array, first: int, end: int) -> tuple[Array, Array]:
+    key_S = torch.arange(first, end, dtype=torch.int32, device=length_B.device)
+    key_BS = key_S.expand(length_B.shape[0], -1)
+    return key_BS, key_BS < length_B.unsqueeze(1)
+
+
+def _write(site: ContiguousSite, step: Step, k_BTKH: Array, v_BTKH: Array) -> None:
+    if step.start is not None:
+        slots.write_slice(site.k_BKSH, site.v_BKSH, k_BTKH, v_BTKH, start=step.start)
+        return
+    row_P, token_P = step.real
+    slot_P = step.position_BT[row_P, token_P].long()
+    slots.write_slots(
+        site.k_BKSH,
+        site.v_BKSH,
+        k_BTKH,
+        v_BTKH,
+        row_P=row_P,
+        token_P=token_P,
+        slot_P=slot_P,
+    )

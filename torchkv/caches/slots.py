@@ -1,0 +1,173 @@
+"""Writing to and reading from one attention's buffers, addressed by slot; used by every layout with plain buffers.
+
+Keys and values are both kept as (B, K, S, H): one row and head is one contiguous (S, H) matrix, and a slice of used
+slots is a view. Writing is in place.
+Letters: B rows, K key/value heads, T new tokens, S slots, N query heads, M = G*T grouped queries, H head width, P real
+tokens of all rows.
+"""
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int, Shaped
+from torch import Tensor as Array
+
+from torchkv import ops
+from torchkv.caches.state import Bias
+
+
+def heads_first(x_BTKH: Float[Array, "B T K H"]) -> Float[Array, "B K T H"]:
+    """Return a view of new keys or values in the buffers' order."""
+    return x_BTKH.transpose(1, 2)
+
+
+def write_slice(
+    k_BKSH: Float[Array, "B K S H"],
+    v_BKSH: Float[Array, "B K S H"],
+    new_k_BTKH: Float[Array, "B T K H"],
+    new_v_BTKH: Float[Array, "B T K H"],
+    *,
+    start: int,
+) -> None:
+    """Write T slots from `start` in every row, in place.
+
+    Raises:
+        RuntimeError: start + T exceeds S; `begin` refuses such rows before.
+    """
+    slots = slice(start, start + new_k_BTKH.shape[1])
+    k_BKSH[:, :, slots] = heads_first(new_k_BTKH)
+    v_BKSH[:, :, slots] = heads_first(new_v_BTKH)
+
+
+def write_slots(
+    k_BKSH: Float[Array, "B K S H"],
+    v_BKSH: Float[Array, "B K S H"],
+    new_k_BTKH: Float[Array, "B T K H"],
+    new_v_BTKH: Float[Array, "B T K H"],
+    *,
+    row_P: Int[Array, " P"],
+    token_P: Int[Array, " P"],
+    slot_P: Int[Array, " P"],
+) -> None:
+    """Write P tokens, each at its own row and slot, in place; no two may share both."""
+    k_BKSH.transpose(1, 2)[row_P, slot_P] = new_k_BTKH[row_P, token_P]
+    v_BKSH.transpose(1, 2)[row_P, slot_P] = new_v_BTKH[row_P, token_P]
+
+
+def attend_all(
+    q_BTNH: Float[Array, "B 1 N H"],
+    k_BKSH: Float[Array, "B K S H"],
+    v_BKSH: Float[Array, "B K S H"],
+    *,
+    rule: ops.Rule,
+) -> Float[Array, "B 1 N H"]:
+    """Return attention of one query a row to every slot given: no mask, because all of them are valid and visible.
+
+    Not checked here: that the rule has no soft cap, which the fused kernel does not know.
+    """
+    q_BKMH = ops.group_queries(q_BTNH, k_BKSH.shape[1])
+    o_BKMH = F.scaled_dot_product_attention(q_BKMH, k_BKSH, v_BKSH, scale=rule.scale)
+    return ops.ungroup(o_BKMH, tokens=1)
+
+
+def attend_slots(
+    q_BTNH: Float[Array, "B T N H"],
+    k_BKSH: Float[Array, "B K S H"],
+    v_BKSH: Float[Array, "B K S H"],
+    *,
+    query_BT: Int[Array, "B T"],
+    key_BS: Int[Array, "B S"],
+    valid_BS: Bool[Array, "B S"],
+    rule: ops.Rule,
+    bias: Bias | None = None,
+) -> Float[Array, "B T N H"]:
+    """Return attention of T queries to S slots, in blocks of queries so that scores never exceed block x S.
+
+    Slots that are not valid may hold anything, NaN included: their scores are masked and their values replaced by 0.
+    """
+    clean_v_BKSH = v_BKSH.masked_fill(~valid_BS[:, None, :, None], 0.0)
+    blocks = zip(q_BTNH.split(ops.QUERY_BLOCK, 1), query_BT.split(ops.QUERY_BLOCK, 1), strict=True)
+    parts = [_attend(q, k_BKSH, clean_v_BKSH, at, key_BS, valid_BS, rule, bias) for q, at in blocks]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+
+
+def attend_fresh(
+    q_BTNH: Float[Array, "B T N H"],
+    k_BTKH: Float[Array, "B T K H"],
+    v_BTKH: Float[Array, "B T K H"],
+    *,
+    position_BT: Int[Array, "B T"],
+    valid_BT: Bool[Array, "B T"],
+    rule: ops.Rule,
+    bias: Bias | None = None,
+) -> Float[Array, "B T N H"]:
+    """Return attention of T first tokens to themselves: each block of queries reads only the keys that it can see.
+
+    Rows must be empty before these tokens, so that token i stands at position i.
+    """
+    k_BKTH, v_BKTH = heads_first(k_BTKH).contiguous(), heads_first(v_BTKH).contiguous()
+    parts, tokens = [], q_BTNH.shape[1]
+    for begin in range(0, tokens, ops.QUERY_BLOCK):
+        end = min(begin + ops.QUERY_BLOCK, tokens)
+        oldest = 0 if rule.window is None else max(0, begin + 1 - rule.window)
+        part_BTNH = _attend(
+            q_BTNH[:, begin:end],
+            k_BKTH[:, :, oldest:end],
+            v_BKTH[:, :, oldest:end],
+            position_BT[:, begin:end],
+            position_BT[:, oldest:end],
+            valid_BT[:, oldest:end],
+            rule,
+            bias,
+        )
+        parts.append(part_BTNH)
+    return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+
+
+def _attend(
+    q_BTNH: Array,
+    k_BKSH: Array,
+    v_BKSH: Array,
+    query_BT: Array,
+    key_BS: Array,
+    valid_BS: Array,
+    rule: ops.Rule,
+    bias: Bias | None,
+) -> Array:
+    _, tokens, heads, _ = q_BTNH.shape
+    kv_heads = k_BKSH.shape[1]
+    score_BKMS = ops.score(ops.group_queries(q_BTNH, kv_heads), k_BKSH, rule=rule)
+    if bias is not None:
+        score_BKMS = score_BKMS + ops.group_bias(bias(query_BT, key_BS), num_kv_heads=kv_heads)
+    visible_BTS = ops.is_visible(query_BT, key_BS, valid_BS, rule=rule)
+    weight_BKMS = ops.softmax(score_BKMS, ops.spread(visible_BTS, groups=heads // kv_heads))
+    return ops.ungroup(torch.matmul(weight_BKMS.to(v_BKSH.dtype), v_BKSH), tokens=tokens)
+
+
+def by_row(
+    k_BKSH: Float[Array, "B K S H"], v_BKSH: Float[Array, "B K S H"]
+) -> tuple[Float[Array, "B S K H"], Float[Array, "B S K H"]]:
+    """Return copies of the buffers in the order that people compare: row, slot, head, channel."""
+    k_BSKH, v_BSKH = k_BKSH.transpose(1, 2), v_BKSH.transpose(1, 2)
+    return (
+        k_BSKH.clone(memory_format=torch.contiguous_format),
+        v_BSKH.clone(memory_format=torch.contiguous_format),
+    )
+
+
+def gather_rows(x_B: Shaped[Array, "B ..."], rows_B: Int[Array, " C"]) -> Shaped[Array, "C ..."]:
+    """Return a copy of the named rows, in their order; rows may repeat and their number may differ."""
+    return x_B.index_select(0, rows_B)
+
+
+def poison(
+    k_BKSH: Float[Array, "B K S H"], v_BKSH: Float[Array, "B K S H"], valid_BS: Bool[Array, "B S"]
+) -> tuple[Float[Array, "B K S H"], Float[Array, "B K S H"]]:
+    """Return copies of the buffers with NaN in every slot that is not valid."""
+    empty_B1S1 = ~valid_BS[:, None, :, None]
+    return k_BKSH.masked_fill(empty_B1S1, torch.nan), v_BKSH.masked_fill(empty_B1S1, torch.nan)
+
+
+def copy_front(x_BKSH: Float[Array, "B K S H"], into_BKCH: Float[Array, "B K C H"]) -> None:
+    """Write a buffer over the first S slots of a larger one, in place; nothing to do if it is a view of them."""
+    if x_BKSH.data_ptr() != into_BKCH.data_ptr():
+        into_BKCH[:, :, : x_BKSH.shape[2]] = x_BKSH

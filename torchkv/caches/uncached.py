@@ -1,0 +1,116 @@
+"""No storage at all: attention over the tokens of one fresh step, for scoring and for the uncached comparison.
+
+Letters: B rows, T new tokens, N query heads, K key/value heads, H head width, S slots (none).
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor as Array
+
+from jaxkv.spec.config import Attention
+from jaxkv.spec.errors import Unsupported
+from torchkv import ops
+from torchkv.caches import slots
+from torchkv.caches.state import Bias, Cache, Expand, Rotate, Step
+
+
+@dataclass(frozen=True)
+class UncachedSite:
+    """Nothing but the sizes that a site is checked against."""
+
+    num_kv_heads: int
+    head_dim: int
+
+
+def init_site(
+    attention: Attention, *, batch: int, capacity: int, dtype: torch.dtype, slack: int = 0
+) -> UncachedSite:
+    """Return a site that stores nothing."""
+    return UncachedSite(attention.num_kv_heads, attention.head_dim)
+
+
+def attend(
+    site: UncachedSite,
+    step: Step,
+    q_BTNH: Float[Array, "B T N H"],
+    k_BTKH: Float[Array, "B T K H"],
+    v_BTKH: Float[Array, "B T K H"],
+    *,
+    rule: ops.Rule,
+    rotate: Rotate | None = None,
+    bias: Bias | None = None,
+    expand: Expand | None = None,
+) -> tuple[Float[Array, "B T N H"], UncachedSite]:
+    """Return attention of the tokens to themselves.
+
+    Raises:
+        Unsupported: The step is not fresh: what came before was not kept.
+    """
+    if not step.fresh:
+        raise Unsupported(
+            "attend: the uncached layout keeps nothing, so a step must be fresh. Feed the whole text."
+        )
+    if rotate is not None:
+        q_BTNH, k_BTKH = rotate(q_BTNH, step.position_BT), rotate(k_BTKH, step.position_BT)
+    out_BTNH = slots.attend_fresh(
+        q_BTNH,
+        k_BTKH,
+        v_BTKH,
+        position_BT=step.position_BT,
+        valid_BT=step.valid_BT,
+        rule=rule,
+        bias=bias,
+    )
+    return out_BTNH, site
+
+
+def read(
+    site: UncachedSite, shared: None, length_B: Int[Array, " B"], peak_B: Int[Array, " B"]
+) -> tuple[Float[Array, "B S K H"], Float[Array, "B S K H"], Int[Array, "B S"], Bool[Array, "B S"]]:
+    """Raise: there is nothing to read.
+
+    Raises:
+        Unsupported: Always.
+    """
+    raise Unsupported(
+        "read: the uncached layout keeps nothing. Use layout='contiguous' to look at keys and values."
+    )
+
+
+def floor(site: UncachedSite, cache: Cache) -> Int[Array, " B"]:
+    """Raise: there is nothing to roll back to.
+
+    Raises:
+        Unsupported: Always.
+    """
+    raise Unsupported("rollback: the uncached layout keeps nothing. Feed the shorter text instead.")
+
+
+def gather_site(site: UncachedSite, rows_B: Int[Array, " C"], *, batch: int) -> UncachedSite:
+    """Raise: there is nothing to gather.
+
+    Raises:
+        Unsupported: Always.
+    """
+    raise Unsupported(
+        "gather: the uncached layout keeps nothing. Feed the rows in their new order."
+    )
+
+
+def narrow_site(site: UncachedSite, *, slots: int) -> UncachedSite:
+    """Return the site: there is nothing to narrow."""
+    return site
+
+
+def widen_site(site: UncachedSite, old: UncachedSite) -> UncachedSite:
+    """Return the site, see `narrow_site`."""
+    return site
+
+
+def poison_site(
+    site: UncachedSite, length_B: Int[Array, " B"], peak_B: Int[Array, " B"]
+) -> UncachedSite:
+    """Return the site: there is nothing to poison."""
+    return site

@@ -1,0 +1,469 @@
+"""The verbs of every cache: what they owe is the same for all layouts, how a layout does it stands in its own file.
+
+Letters: B rows, T new tokens, S slots, N query heads, K key/value heads, H head width, C rows of a gathered cache.
+"""
+
+import dataclasses
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor as Array
+
+from jaxkv.spec.config import Attention, ModelConfig
+from jaxkv.spec.errors import CapacityError, RequestError, RollbackError, ShapeError
+from torchkv import ops
+from torchkv.caches import contiguous, uncached, window
+from torchkv.caches.state import Bias, Cache, Epoch, Expand, Rotate, Step
+
+LAYOUTS: dict[str, ModuleType] = {"contiguous": contiguous, "window": window, "uncached": uncached}
+_MODULE_OF = {
+    contiguous.ContiguousSite: contiguous,
+    window.WindowSite: window,
+    uncached.UncachedSite: uncached,
+}
+
+
+def init(
+    config: ModelConfig,
+    *,
+    batch: int,
+    capacity: int,
+    dtype: Any,
+    slack: int = 0,
+    layout: str = "contiguous",
+) -> Cache:
+    """Return an empty cache for a model's layers, on torch's default device (`with torch.device(...)` sets it).
+
+    Args:
+        config: The model's sizes; layers may differ.
+        batch: Rows.
+        capacity: Tokens that a row can hold, at most config.max_positions.
+        dtype: Of keys and values; the model's own.
+        slack: By how many tokens a ring can be rolled back once it has wrapped.
+        layout: "contiguous" for all layers; "window" for a ring in each layer that has a window, contiguous in the others.
+
+    Raises:
+        RequestError: batch or capacity below 1, slack below 0, an unknown layout, or a dtype that cannot be had.
+        CapacityError: capacity exceeds the model's positions.
+
+    Cost: allocates the buffers; see each layout's `init_site`.
+    """
+    _check_init(config, batch=batch, capacity=capacity, slack=slack, layout=layout)
+    dtype = check_dtype("init", dtype)
+    sites = tuple(
+        _layout_for(layer.attention, layout).init_site(
+            layer.attention, batch=batch, capacity=capacity, dtype=dtype, slack=slack
+        )
+        for layer in config.layers
+    )
+    return Cache(*_empty_marks(batch, None), None, sites, capacity)
+
+
+def begin(
+    cache: Cache,
+    count_B: Int[Array, " B"],
+    *,
+    T: int,
+    fresh: bool = False,
+    rectangular: bool = False,
+) -> tuple[Cache, Step]:
+    """Return the plan of one step of T tokens a row, count_B[b] of them real, and the cache that it starts from.
+
+    A row without room for its tokens is refused whole: it writes nothing, its outputs are zeros, and the cache that
+    `commit` returns counts the tokens too many in overflow_B. From then on the row takes no tokens until it is rolled
+    back or reset. The step's first `attend` consumes the cache.
+
+    Args:
+        cache: As the last step left it.
+        count_B: int32, 0 to T for each row.
+        T: Tokens in the step's arrays.
+        fresh: Promise that every row is empty. A row that is not is refused.
+        rectangular: Promise that all rows with tokens have one length and one count, and no other row is longer. Not
+            relied on.
+
+    Raises:
+        ShapeError: count_B is not one number a row.
+        RequestError: The cache was consumed.
+    """
+    _check_current("begin", cache)
+    if count_B.shape != cache.length_B.shape:
+        rows = cache.length_B.shape[0]
+        raise ShapeError(
+            f"begin: count_B has shape {tuple(count_B.shape)}, expected ({rows},), one count a row."
+        )
+    count_B, length_B = count_B.to(torch.int32), cache.length_B
+    past_capacity_B = length_B + count_B - cache.capacity
+    excess_B = torch.maximum(past_capacity_B, (count_B - T).maximum(-count_B)).clamp(min=0)
+    if fresh:
+        excess_B = torch.where(length_B > 0, count_B.clamp(min=1), excess_B)
+    refused_B = (excess_B > 0) | (cache.overflow_B > 0)
+    taken_B = count_B.masked_fill(refused_B, 0)
+    place_T = torch.arange(T, dtype=torch.int32, device=length_B.device)
+    step = Step(
+        length_B=length_B,
+        count_B=taken_B,
+        excess_B=excess_B,
+        position_BT=length_B.unsqueeze(1) + place_T,
+        valid_BT=place_T < taken_B.unsqueeze(1),
+        shared=cache.shared,
+        fresh=fresh,
+        rectangular=rectangular,
+        epoch=cache.epoch.next(),
+    )
+    return cache, step
+
+
+def attend(
+    site: Any,
+    step: Step,
+    q_BTNH: Float[Array, "B T N H"],
+    k_BTKH: Float[Array, "B T K H"],
+    v_BTKH: Float[Array, "B T K H"],
+    *,
+    rule: ops.Rule,
+    rotate: Rotate | None = None,
+    bias: Bias | None = None,
+    expand: Expand | None = None,
+) -> tuple[Float[Array, "B T N H"], Any]:
+    """Return the attention output of T new tokens and the site with their keys and values written, in place.
+
+    The layout's own `attend` does it; this one checks that the site was made for these arrays. Outputs of tokens beyond
+    a row's count are zeros.
+
+    Raises:
+        ShapeError: Batch, K, H, dtype, device or window differ from the site.
+        RequestError: Another step has written to the buffers since this one began.
+    """
+    _check_site(site, q_BTNH, k_BTKH, v_BTKH, rule)
+    _check_current("attend", step)
+    step.epoch.write()
+    layout = _MODULE_OF[type(site)]
+    out_BTNH, site = layout.attend(
+        site, step, q_BTNH, k_BTKH, v_BTKH, rule=rule, rotate=rotate, bias=bias, expand=expand
+    )
+    if step.start is None:
+        out_BTNH = out_BTNH.masked_fill(~step.valid_BT[:, :, None, None], 0.0)
+    return out_BTNH, site
+
+
+def commit(cache: Cache, step: Step, sites: tuple[Any, ...]) -> Cache:
+    """Return the cache after a step: the only place where length_B grows, by the step's count_B.
+
+    Raises:
+        ShapeError: The number of sites is not the cache's.
+        RequestError: Another step has written to the buffers since this one began.
+    """
+    if len(sites) != len(cache.sites):
+        raise ShapeError(
+            f"commit: {len(sites)} sites, the cache has {len(cache.sites)}, one per attention."
+        )
+    _check_current("commit", step)
+    length_B = step.length_B + step.count_B
+    return Cache(
+        length_B=length_B,
+        peak_B=torch.maximum(cache.peak_B, length_B),
+        overflow_B=cache.overflow_B + step.excess_B,
+        shared=step.shared,
+        sites=sites,
+        capacity=cache.capacity,
+        epoch=step.epoch.settle(),
+    )
+
+
+def read(
+    cache: Cache, layer: int
+) -> tuple[Float[Array, "B S K H"], Float[Array, "B S K H"], Int[Array, "B S"], Bool[Array, "B S"]]:
+    """Return one layer's keys (rotated, as stored), values, the position of each slot, and which slots are valid.
+
+    Raises:
+        RequestError: There is no such layer, or the cache was consumed.
+        Unsupported: The layout stores nothing.
+    """
+    if not 0 <= layer < len(cache.sites):
+        raise RequestError(f"read: layer is {layer}, expected 0 to {len(cache.sites) - 1}.")
+    _check_current("read", cache)
+    site = cache.sites[layer]
+    return _MODULE_OF[type(site)].read(site, cache.shared, cache.length_B, cache.peak_B)
+
+
+def rollback(cache: Cache, length_B: Int[Array, " B"]) -> Cache:
+    """Return the cache as if each row had only ever held its first length_B[b] tokens; clears overflow_B.
+
+    It shares the buffers with the one passed in, and the next step of either consumes the other.
+
+    Args:
+        cache: Any cache.
+        length_B: int32, new length of each row.
+
+    Raises:
+        RollbackError: A length is negative, above the row's, or below what a ring still holds.
+        ShapeError: length_B is not one number a row.
+        RequestError: The cache was consumed.
+        Unsupported: The layout stores nothing.
+    """
+    if length_B.shape != cache.length_B.shape:
+        rows = cache.length_B.shape[0]
+        raise ShapeError(
+            f"rollback: length_B has shape {tuple(length_B.shape)}, expected ({rows},), one length a row."
+        )
+    _check_current("rollback", cache)
+    length_B = length_B.to(torch.int32, copy=True)
+    floors = [_MODULE_OF[type(site)].floor(site, cache) for site in cache.sites]
+    _check_rollback(length_B, torch.stack(floors).amax(0), cache.length_B)
+    return dataclasses.replace(
+        cache, length_B=length_B, overflow_B=torch.zeros_like(cache.overflow_B)
+    )
+
+
+def gather(cache: Cache, rows_B: Int[Array, " C"]) -> Cache:
+    """Return a cache whose row i is row rows_B[i] of this one; rows may repeat, be left out, or change in number.
+
+    It has buffers of its own; the one passed in stays in use.
+
+    Raises:
+        RequestError: A row is out of range, or the cache was consumed.
+        Unsupported: The layout stores nothing.
+
+    Cost: copies the rows' buffers.
+    """
+    _check_current("gather", cache)
+    batch = cache.length_B.shape[0]
+    for i, row in enumerate(rows_B.tolist()):
+        if not 0 <= row < batch:
+            raise RequestError(
+                f"gather: rows_B[{i}] is {row}, expected 0 to {batch - 1} (the cache has {batch} rows)."
+            )
+    rows_B = rows_B.to(torch.int32)
+    sites = tuple(
+        _MODULE_OF[type(site)].gather_site(site, rows_B, batch=batch) for site in cache.sites
+    )
+    length_B, peak_B, overflow_B = (
+        mark_B.index_select(0, rows_B)
+        for mark_B in (cache.length_B, cache.peak_B, cache.overflow_B)
+    )
+    return Cache(length_B, peak_B, overflow_B, cache.shared, sites, cache.capacity)
+
+
+def fork(cache: Cache) -> Cache:
+    """Return a second cache with buffers of its own, which outlives the first one's being consumed.
+
+    Raises:
+        RequestError: The cache was consumed.
+
+    Cost: copies every buffer.
+    """
+    _check_current("fork", cache)
+    sites = tuple(
+        dataclasses.replace(site, **{name: x.clone() for name, x in _tensors_of(site)})
+        for site in cache.sites
+    )
+    length_B, peak_B, overflow_B = (
+        mark_B.clone() for mark_B in (cache.length_B, cache.peak_B, cache.overflow_B)
+    )
+    return Cache(length_B, peak_B, overflow_B, cache.shared, sites, cache.capacity)
+
+
+def reset(cache: Cache) -> Cache:
+    """Return the cache with every row empty and every mark cleared; what the buffers hold no longer matters.
+
+    It shares the buffers with the one passed in, and the next step of either consumes the other.
+
+    Raises:
+        RequestError: The cache was consumed.
+
+    Cost: none; buffers are not rewritten.
+    """
+    _check_current("reset", cache)
+    length_B, peak_B, overflow_B = _empty_marks(len(cache.length_B), cache.length_B.device)
+    return dataclasses.replace(cache, length_B=length_B, peak_B=peak_B, overflow_B=overflow_B)
+
+
+def narrow(cache: Cache, *, slots: int) -> Cache:
+    """Return a cache of at most `slots` tokens a row on the same buffers, which `widen` puts back.
+
+    Not needed for speed here: a step reads no further than the longest row.
+
+    Args:
+        cache: Any cache.
+        slots: Tokens that the longest row will hold at most.
+
+    Not checked here: that no row holds more; `planning.plan` sees to it.
+    Cost: none, the buffers are views.
+    """
+    if slots >= cache.capacity:
+        return cache
+    sites = tuple(_MODULE_OF[type(site)].narrow_site(site, slots=slots) for site in cache.sites)
+    return dataclasses.replace(cache, sites=sites, capacity=slots)
+
+
+def widen(cache: Cache, like: Cache) -> Cache:
+    """Return the cache in the larger buffers of the one that it was narrowed from.
+
+    Raises:
+        RequestError: The cache was consumed; or it has buffers of its own (`fork`) and `like` was.
+
+    Cost: none, or a copy if the cache has buffers of its own.
+    """
+    if cache.capacity == like.capacity:
+        return cache
+    _check_current("widen", cache)
+    epoch = cache.epoch
+    if epoch.ledger is not like.epoch.ledger:
+        _check_current("widen", like)
+        epoch = like.epoch.next().settle()
+    pairs = zip(cache.sites, like.sites, strict=True)
+    sites = tuple(_MODULE_OF[type(site)].widen_site(site, old) for site, old in pairs)
+    return dataclasses.replace(cache, sites=sites, capacity=like.capacity, epoch=epoch)
+
+
+def poison(cache: Cache) -> Cache:
+    """Return the cache with NaN in every slot that holds no token: a probe, what the cache answers must not change.
+
+    Raises:
+        RequestError: The cache was consumed.
+
+    Cost: copies every buffer.
+    """
+    _check_current("poison", cache)
+    sites = tuple(
+        _MODULE_OF[type(site)].poison_site(site, cache.length_B, cache.peak_B)
+        for site in cache.sites
+    )
+    return dataclasses.replace(cache, sites=sites, epoch=Epoch())
+
+
+def nbytes(cache: Cache) -> int:
+    """Return the bytes of all tensors of the cache: buffers, lengths, marks."""
+    held = [x for node in (cache, *cache.sites) for _, x in _tensors_of(node)]
+    return sum(x.numel() * x.element_size() for x in held)
+
+
+def check(cache: Cache) -> None:
+    """Raise if a row was refused.
+
+    Raises:
+        CapacityError: A row's overflow_B is above 0.
+    """
+    for row, tokens in enumerate(cache.overflow_B.tolist()):
+        if tokens > 0:
+            held = int(cache.length_B[row])
+            raise CapacityError(
+                f"check: row {row} was refused, {tokens} tokens too many for capacity {cache.capacity} with {held} held. "
+                f"Make the cache with capacity {cache.capacity + tokens}, or feed {tokens} fewer."
+            )
+
+
+def check_dtype(function: str, dtype: Any) -> torch.dtype:
+    """Return torch's dtype for the one asked for: torch's own, numpy's, or a name.
+
+    Raises:
+        RequestError: It is no floating dtype.
+    """
+    if isinstance(dtype, str | torch.dtype):
+        name = str(dtype).removeprefix("torch.")
+    else:
+        name = np.dtype(dtype).name
+    found = getattr(torch, name, None)
+    if not isinstance(found, torch.dtype) or not found.is_floating_point:
+        raise RequestError(f"{function}: dtype is {name}, expected a floating one such as float32.")
+    return found
+
+
+def _tensors_of(node: Cache | Any) -> Iterator[tuple[str, Array]]:
+    yield from ((name, value) for name, value in vars(node).items() if isinstance(value, Array))
+
+
+def _empty_marks(batch: int, device: torch.device | None) -> tuple[Array, Array, Array]:
+    length_B, peak_B, overflow_B = (
+        torch.zeros(batch, dtype=torch.int32, device=device) for _ in range(3)
+    )
+    return length_B, peak_B, overflow_B
+
+
+def _layout_for(attention: Attention, layout: str) -> ModuleType:
+    if layout == "window" and attention.window is None:
+        return contiguous
+    return LAYOUTS[layout]
+
+
+def _check_current(function: str, held: Cache | Step) -> None:
+    if not held.epoch.is_current():
+        what = "cache" if isinstance(held, Cache) else "step"
+        raise RequestError(
+            f"{function}: {what} was consumed, a later step wrote to its buffers in place; expected the newest. "
+            "Go on with the cache that step returned, or `fork` the cache before it."
+        )
+
+
+def _check_init(config: ModelConfig, *, batch: int, capacity: int, slack: int, layout: str) -> None:
+    if layout not in LAYOUTS:
+        raise RequestError(f"init: layout is {layout!r}, expected one of {', '.join(LAYOUTS)}.")
+    for name, value, least in (("batch", batch, 1), ("capacity", capacity, 1), ("slack", slack, 0)):
+        if value < least:
+            raise RequestError(f"init: {name} is {value}, expected at least {least}.")
+    if capacity > config.max_positions:
+        over = capacity - config.max_positions
+        raise CapacityError(
+            f"init: capacity {capacity} exceeds the model's {config.max_positions} positions. Lower it by {over}."
+        )
+
+
+def _check_site(site: Any, q_BTNH: Array, k_BTKH: Array, v_BTKH: Array, rule: ops.Rule) -> None:
+    if k_BTKH.shape != v_BTKH.shape:
+        raise ShapeError(
+            f"attend: k_BTKH is {tuple(k_BTKH.shape)}, v_BTKH is {tuple(v_BTKH.shape)}; they must be alike."
+        )
+    rows, _, kv_heads, width = k_BTKH.shape
+    if isinstance(site, uncached.UncachedSite):
+        have = (site.num_kv_heads, site.head_dim)
+        if have != (kv_heads, width):
+            raise ShapeError(
+                f"attend: k_BTKH has (K, H) {(kv_heads, width)}, the site {have}. Was it made for this model?"
+            )
+        return
+    keys = site.k_BKSH if isinstance(site, contiguous.ContiguousSite) else site.k_BKCH
+    if keys.shape[3] != width:
+        raise ShapeError(
+            f"attend: k_BTKH has H={width}, the cache has H={keys.shape[3]}. Was the cache made for another model?"
+        )
+    if keys.shape[:2] != (rows, kv_heads):
+        raise ShapeError(
+            f"attend: k_BTKH has B*K={rows * kv_heads} lines, the cache has {keys.shape[0] * keys.shape[1]}. "
+            "Was the cache made for another batch or model?"
+        )
+    _check_place(keys, k_BTKH)
+    if isinstance(site, window.WindowSite) and site.window != rule.window:
+        raise ShapeError(
+            f"attend: rule.window is {rule.window}, the ring was made for {site.window}. Make a new cache."
+        )
+
+
+def _check_place(keys: Array, k_BTKH: Array) -> None:
+    if keys.dtype != k_BTKH.dtype:
+        given, have = (str(x.dtype).removeprefix("torch.") for x in (k_BTKH, keys))
+        raise ShapeError(
+            f"attend: k_BTKH is {given}, the cache {have}. Make the cache with dtype={given}."
+        )
+    if keys.device != k_BTKH.device:
+        raise ShapeError(
+            f"attend: k_BTKH is on {k_BTKH.device}, the cache on {keys.device}. "
+            f"Make the cache under `with torch.device({str(k_BTKH.device)!r})`."
+        )
+
+
+def _check_rollback(length_B: Array, floor_B: Array, have_B: Array) -> None:
+    facts = torch.stack((length_B, floor_B, have_B), 1).tolist()
+    for row, (wanted, least, have) in enumerate(facts):
+        if wanted < 0 or wanted > have:
+            raise RollbackError(
+                f"rollback: length_B[{row}] is {wanted}, expected 0 to {have}, what the row holds."
+            )
+        if wanted < least:
+            raise RollbackError(
+                f"rollback: length_B[{row}] is {wanted}, a ring of this cache has evicted what lies below {least}. "
+                f"Make the cache with slack of at least {least - wanted} more."
+            )

@@ -1,0 +1,158 @@
+"""The decoder's formulas, one function each, on tensors alone.
+
+Letters: B rows, T new tokens, S slots, D width, N query heads, K key/value heads, G = N/K, M = G*T, H head width,
+R rotary pairs, F feed-forward width, V vocabulary.
+Sources: layer norm (Ba et al. 2016), RMSNorm (Zhang and Sennrich 2019), RoPE (Su et al. 2021, half-split pairs),
+GLU variants (Shazeer 2020), grouped queries (Ainslie et al. 2023), exact GELU (Hendrycks and Gimpel 2016).
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor as Array
+
+QUERY_BLOCK = 128
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How scores become weights: static, hashable, the same for every step of an attention.
+
+    Attributes:
+        scale: Factor on the scores before the soft cap.
+        window: A query sees itself and the window - 1 tokens before it; None sees all before it.
+        soft_cap: c * tanh(score / c) before the mask; None is off.
+        causal: False for cross-attention, where every valid key is seen.
+    """
+
+    scale: float
+    window: int | None = None
+    soft_cap: float | None = None
+    causal: bool = True
+
+
+def wide(dtype: torch.dtype) -> torch.dtype:
+    """Return the dtype for sums and angles: at least float32, float64 for float64."""
+    return torch.promote_types(dtype, torch.float32)
+
+
+def rms_norm(
+    x_BTD: Float[Array, "B T D"], weight_D: Float[Array, " D"], *, eps: float
+) -> Float[Array, "B T D"]:
+    """Return x / sqrt(mean(x^2) + eps) * weight; the mean in at least float32, the result in x's dtype."""
+    up = wide(x_BTD.dtype)
+    return F.rms_norm(x_BTD.to(up), weight_D.shape, weight_D.to(up), eps).to(x_BTD.dtype)
+
+
+def layer_norm(
+    x_BTD: Float[Array, "B T D"],
+    weight_D: Float[Array, " D"],
+    bias_D: Float[Array, " D"],
+    *,
+    eps: float,
+) -> Float[Array, "B T D"]:
+    """Return (x - mean) / sqrt(variance + eps) * weight + bias; moments in at least float32."""
+    up = wide(x_BTD.dtype)
+    normed = F.layer_norm(x_BTD.to(up), weight_D.shape, weight_D.to(up), bias_D.to(up), eps)
+    return normed.to(x_BTD.dtype)
+
+
+def rope_table(
+    position_BT: Int[Array, "B T"], *, theta: float, rotary_dim: int, dtype: torch.dtype
+) -> tuple[Float[Array, "B T R"], Float[Array, "B T R"]]:
+    """Return cos and sin of position * theta^(-i/R) for the R = rotary_dim/2 pairs, kept in at least float32.
+
+    Angles are computed in float64 for every dtype: the table is small and made once a step.
+    """
+    channel_R = torch.arange(0, rotary_dim, 2, dtype=torch.float64, device=position_BT.device)
+    angle_BTR = position_BT.double().unsqueeze(-1) / torch.pow(theta, channel_R / rotary_dim)
+    return angle_BTR.cos().to(wide(dtype)), angle_BTR.sin().to(wide(dtype))
+
+
+def apply_rope(
+    x_BTNH: Float[Array, "B T N H"], cos_BTR: Float[Array, "B T R"], sin_BTR: Float[Array, "B T R"]
+) -> Float[Array, "B T N H"]:
+    """Return x with channel pairs (i, i + R) turned by the table's angles; channels from 2R on pass unchanged.
+
+    A pair is a complex number, turning it a product with e^(i angle).
+    """
+    pairs, width = cos_BTR.shape[-1], x_BTNH.shape[-1]
+    turn_BT1R = torch.complex(cos_BTR, sin_BTR).unsqueeze(2)
+    real, imaginary, rest = x_BTNH.to(cos_BTR.dtype).split((pairs, pairs, width - 2 * pairs), -1)
+    turned = torch.complex(real, imaginary) * turn_BT1R
+    parts = (turned.real, turned.imag, rest) if rest.shape[-1] else (turned.real, turned.imag)
+    return torch.cat(parts, -1).to(x_BTNH.dtype)
+
+
+def is_visible(
+    query_BT: Int[Array, "B T"],
+    key_BS: Int[Array, "B S"],
+    valid_BS: Bool[Array, "B S"],
+    *,
+    rule: Rule,
+) -> Bool[Array, "B T S"]:
+    """Return which keys each query sees, from their positions alone: earlier or equal, and inside the window."""
+    age_BTS = query_BT.unsqueeze(2) - key_BS.unsqueeze(1)
+    seen_BTS = valid_BS.unsqueeze(1).expand_as(age_BTS)
+    if rule.causal:
+        seen_BTS = seen_BTS & (age_BTS >= 0)
+    if rule.window is not None:
+        seen_BTS = seen_BTS & (age_BTS < rule.window)
+    return seen_BTS
+
+
+def score(
+    q_BKMH: Float[Array, "B K M H"], k_BKSH: Float[Array, "B K S H"], *, rule: Rule
+) -> Float[Array, "B K M S"]:
+    """Return scaled, soft-capped scores in at least float32."""
+    up = wide(q_BKMH.dtype)
+    score_BKMS = torch.matmul(q_BKMH.to(up), k_BKSH.to(up).mT) * rule.scale
+    if rule.soft_cap is None:
+        return score_BKMS
+    return torch.tanh(score_BKMS / rule.soft_cap) * rule.soft_cap
+
+
+def softmax(
+    score_BKMS: Float[Array, "B K M S"], visible_B1MS: Bool[Array, "B 1 M S"]
+) -> Float[Array, "B K M S"]:
+    """Return weights over the visible keys; a query that sees none gets zeros, never NaN."""
+    hidden_B1MS = ~visible_B1MS
+    weight_BKMS = score_BKMS.masked_fill(hidden_B1MS, float("-inf")).softmax(-1)
+    return weight_BKMS.masked_fill(hidden_B1MS, 0.0)
+
+
+def group_queries(q_BTNH: Float[Array, "B T N H"], num_kv_heads: int) -> Float[Array, "B K M H"]:
+    """Return queries as (B, K, G*T, H): query head n = k * G + g stands in line g * T + t of head k."""
+    q_BTKGH = q_BTNH.unflatten(2, (num_kv_heads, -1))
+    return q_BTKGH.permute(0, 2, 3, 1, 4).flatten(2, 3)
+
+
+def ungroup(o_BKMH: Float[Array, "B K M H"], *, tokens: int) -> Float[Array, "B T N H"]:
+    """Return the inverse of `group_queries`."""
+    o_BKGTH = o_BKMH.unflatten(2, (-1, tokens))
+    return o_BKGTH.flatten(1, 2).transpose(1, 2)
+
+
+def spread(visible_BTS: Bool[Array, "B T S"], *, groups: int) -> Bool[Array, "B 1 M S"]:
+    """Return the mask of each row and token for all its heads, in the order of `group_queries`."""
+    return visible_BTS.repeat(1, groups, 1).unsqueeze(1)
+
+
+def group_bias(bias_BNTS: Float[Array, "B N T S"], *, num_kv_heads: int) -> Float[Array, "B K M S"]:
+    """Return a per-head addend of the scores in the order of `group_queries`."""
+    return bias_BNTS.unflatten(1, (num_kv_heads, -1)).flatten(2, 3)
+
+
+def silu(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """Return x * sigmoid(x)."""
+    return F.silu(x)
+
+
+def gelu(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """Return x * Phi(x) with the exact normal distribution, not the tanh approximation."""
+    return F.gelu(x, approximate="none")
+
+
+ACTIVATIONS = {"silu": silu, "gelu": gelu}

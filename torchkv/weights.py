@@ -1,0 +1,162 @@
+"""Arrays under canonical names -> this twin's parameters: reordering and packing happen here, and only here.
+
+Letters: D width, N query heads, K key/value heads, H head width, F feed-forward width, E = (N + 2K) * H.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor as Array
+
+from jaxkv.spec import config as spec
+from jaxkv.spec.checkpoint import check_weights
+from torchkv.caches import check_dtype
+from torchkv.model import Attention, Decoder, Layer, Linear, Mlp, Norm
+
+Read = Callable[[str], Array]
+
+
+def from_arrays(
+    config: spec.ModelConfig,
+    arrays: Mapping[str, np.ndarray],
+    *,
+    dtype: Any = "float32",
+    interleaved_qk: bool = False,
+) -> Decoder:
+    """Return a decoder that holds copies of the arrays, on torch's default device, in evaluation mode.
+
+    Args:
+        config: The model's sizes.
+        arrays: Canonical name (spec.config.weight_shapes) -> array, matrices (out, in).
+        dtype: Of the parameters.
+        interleaved_qk: Whether the rows of q and k stand in the pair order of interleaved rotary, as GGUF files of
+            the llama architecture have them; they are put into half-split order.
+
+    Raises:
+        WeightError: A tensor is missing, unexpected or misshapen.
+        RequestError: The dtype cannot be had.
+
+    Cost: one copy of the weights, tensor by tensor.
+    """
+    check_weights(config, shapes_of(arrays))
+    kind = check_dtype("from_arrays", dtype)
+    heads = _rotary_heads(config) if interleaved_qk else {}
+
+    def read(name: str) -> Array:
+        array = np.asarray(arrays[name])
+        owner = name.rpartition(".")[0]
+        if owner in heads:
+            array = half_split(array, heads=heads[owner])
+        if array.dtype.kind != "f":
+            array = array.astype(np.float32)  # numpy's extension types, bfloat16 among them
+        return torch.tensor(array, dtype=kind)
+
+    layers = [
+        Layer(
+            _norm(read, f"layers.{i}.attn_norm", config.norm),
+            _attention(read, f"layers.{i}.attn", layer.attention),
+            _norm(read, f"layers.{i}.mlp_norm", config.norm),
+            _mlp(read, f"layers.{i}.mlp", layer.mlp),
+        )
+        for i, layer in enumerate(config.layers)
+    ]
+    return Decoder(
+        config,
+        embed=read("embed.weight"),
+        position=read("position.weight") if config.learned_positions else None,
+        layers=layers,
+        norm=_norm(read, "norm", config.norm),
+        head=None if config.tied_head else _linear(read, ["head"], config.head_bias),
+    )
+
+
+def to_arrays(model: Decoder) -> dict[str, np.ndarray]:
+    """Return the decoder's weights under canonical names, (out, in): the inverse of `from_arrays`.
+
+    numpy has no bfloat16, so such weights come back in float32, which holds them exactly.
+    """
+    config = model.config
+    parts: dict[str, Array | None] = {
+        "embed.weight": model.embed,
+        "position.weight": model.position,
+    }
+    for i, (layer, sizes) in enumerate(zip(model.layers, config.layers, strict=True)):
+        assert isinstance(layer, Layer)  # nn.ModuleList has no item type
+        a, m, name = sizes.attention, sizes.mlp, f"layers.{i}"
+        q, kv = a.num_heads * a.head_dim, a.num_kv_heads * a.head_dim
+        parts |= _unpack({f"{name}.attn_norm": config.width}, layer.attn_norm)
+        qkv = {f"{name}.attn.q": q, f"{name}.attn.k": kv, f"{name}.attn.v": kv}
+        parts |= _unpack(qkv, layer.attn.qkv)
+        parts |= _unpack({f"{name}.attn.o": config.width}, layer.attn.o)
+        parts |= _unpack({f"{name}.mlp_norm": config.width}, layer.mlp_norm)
+        gate = {f"{name}.mlp.gate": m.width} if m.gated else {}
+        parts |= _unpack(gate | {f"{name}.mlp.up": m.width}, layer.mlp.up)
+        parts |= _unpack({f"{name}.mlp.down": config.width}, layer.mlp.down)
+    parts |= _unpack({"norm": config.width}, model.norm)
+    if model.head is not None:
+        parts |= _unpack({"head": config.vocab_size}, model.head)
+    return {name: _to_numpy(part) for name, part in parts.items() if part is not None}
+
+
+def shapes_of(arrays: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    """Return each array's shape, without reading it where the mapping can tell (a checkpoint's `shapes`)."""
+    if hasattr(arrays, "shapes"):
+        return dict(arrays.shapes)  # pyright: ignore[reportAttributeAccessIssue] looked up one line above
+    return {name: tuple(np.shape(array)) for name, array in arrays.items()}
+
+
+def half_split(weight: np.ndarray, *, heads: int) -> np.ndarray:
+    """Return rows (or a bias) reordered from interleaved rotary pairs (2i, 2i + 1) to half-split pairs (i, i + H/2).
+
+    Source: the reordering of llama.cpp's converter, undone; `heads` counts KV heads for k.
+    """
+    row_E = np.arange(weight.shape[0]).reshape(heads, -1)
+    evens_then_odds = np.concatenate([row_E[:, 0::2], row_E[:, 1::2]], axis=1)
+    return weight[evens_then_odds.ravel()]
+
+
+def _rotary_heads(config: spec.ModelConfig) -> dict[str, int]:
+    heads: dict[str, int] = {}
+    for i, layer in enumerate(config.layers):
+        heads[f"layers.{i}.attn.q"] = layer.attention.num_heads
+        heads[f"layers.{i}.attn.k"] = layer.attention.num_kv_heads
+    return heads
+
+
+def _linear(read: Read, names: list[str], bias: bool) -> Linear:
+    # Several matrices of one input, stacked along their outputs, are one matrix: one product instead of several.
+    weight_ED = torch.cat([read(f"{name}.weight") for name in names])
+    return Linear(weight_ED, torch.cat([read(f"{name}.bias") for name in names]) if bias else None)
+
+
+def _attention(read: Read, name: str, a: spec.Attention) -> Attention:
+    qkv = _linear(read, [f"{name}.q", f"{name}.k", f"{name}.v"], a.qkv_bias)
+    return Attention(qkv, _linear(read, [f"{name}.o"], a.out_bias))
+
+
+def _mlp(read: Read, name: str, m: spec.Mlp) -> Mlp:
+    inputs = ["gate", "up"] if m.gated else ["up"]
+    up = _linear(read, [f"{name}.{each}" for each in inputs], m.bias)
+    return Mlp(up, _linear(read, [f"{name}.down"], m.bias))
+
+
+def _norm(read: Read, name: str, norm: spec.Norm) -> Norm:
+    bias = read(f"{name}.bias") if norm.kind == "layer" else None
+    return Norm(read(f"{name}.weight"), bias)
+
+
+def _unpack(widths: dict[str, int], packed: Linear | Norm) -> dict[str, Array | None]:
+    sizes = list(widths.values())
+    parts = zip(widths, packed.weight.split(sizes), strict=True)
+    arrays: dict[str, Array | None] = {f"{name}.weight": part for name, part in parts}
+    if packed.bias is not None:
+        parts = zip(widths, packed.bias.split(sizes), strict=True)
+        arrays |= {f"{name}.bias": part for name, part in parts}
+    return arrays
+
+
+def _to_numpy(x: Array) -> np.ndarray:
+    x = x.detach().cpu()
+    return (x.float() if x.dtype == torch.bfloat16 else x).numpy().copy()
