@@ -114,9 +114,20 @@ class Subject:
         )
 
     def step(
-        self, state: Cache, ids: np.ndarray, *, count: np.ndarray | None = None
+        self,
+        state: Cache,
+        ids: np.ndarray,
+        *,
+        count: np.ndarray | None = None,
+        check: bool = True,
     ) -> tuple[np.ndarray, Cache]:
         """Return logits [B, T, V] of count[b] more tokens of each row, and the next state.
+
+        Args:
+            state: Earlier tokens.
+            ids: Token ids [B, T].
+            count: How many of the T are real in each row; all by default.
+            check: Whether a row without room is an error, or only marked in the state.
 
         Raises:
             CapacityError: A row has no room.
@@ -130,9 +141,10 @@ class Subject:
             state,
             count_B,
             fresh=ids_BT.shape[1] > 1 and not length_B.any(),
-            rectangular=len({*zip(length_B.tolist(), counts.tolist(), strict=True)}) == 1,
+            rectangular=ids_BT.shape[1] == 1 and len({*length_B.tolist()}) == 1 and bool(counts.all()),
         )
-        caches.check(state)
+        if check:
+            caches.check(state)
         return np.asarray(logits_BTV)[:, :width], state
 
     def rollback(self, state: Cache, length: np.ndarray) -> Cache:

@@ -99,9 +99,9 @@ def attend(
         return out, written
     if q_BTNH.shape[1] <= site.slack + 1:
         keys, values = written.k_XHC, written.v_XCH
-        key_BS, valid_BS = _places(written, step.length_B + step.count_B)
+        key_BS, valid_BS = _seen(written, step.length_B + step.count_B, step)
     else:
-        old_BC, held_BC = _places(site, step.length_B)
+        old_BC, held_BC = _seen(site, step.length_B, step)
         keys = jnp.concatenate([site.k_XHC, new_k.swapaxes(1, 2)], axis=2)
         values = jnp.concatenate([site.v_XCH, new_v], axis=1)
         key_BS = jnp.concatenate([old_BC, step.position_BT], axis=1)
@@ -162,22 +162,24 @@ def widen_site(site: WindowSite, old: WindowSite) -> WindowSite:
 def scrub_site(
     site: WindowSite, length_B: Int[Array, " B"], peak_B: Int[Array, " B"]
 ) -> WindowSite:
-    """Return the ring with values of 0 in every slot that holds no token."""
-    _, held_BC = _places(site, length_B)
-    values = slots.scrub_values(site.v_XCH, held_BC)
+    """Return the ring with values of 0 in every slot that holds no token, or not the one it did."""
+    _, intact_BC = _intact(site, length_B, peak_B)
+    values = slots.scrub_values(site.v_XCH, intact_BC)
     return WindowSite(site.k_XHC, values, site.window, site.slack)
 
 
 def poison_site(
     site: WindowSite, length_B: Int[Array, " B"], peak_B: Int[Array, " B"]
 ) -> WindowSite:
-    """Return the site with NaN in every slot that holds no token.
+    """Return the site with NaN in every slot that holds no token, or no longer the one it held."""
+    _, intact_BC = _intact(site, length_B, peak_B)
+    return WindowSite(*slots.poison(site.k_XHC, site.v_XCH, intact_BC), site.window, site.slack)
 
-    Or one that no later query can see.
-    """
-    key_BC, intact_BC = _intact(site, length_B, peak_B)
-    needed_BC = intact_BC & (key_BC >= length_B[:, None] - site.window + 1 - site.slack)
-    return WindowSite(*slots.poison(site.k_XHC, site.v_XCH, needed_BC), site.window, site.slack)
+
+def _seen(site: WindowSite, length_B: Array, step: Step) -> tuple[Array, Array]:
+    # What the step's first query does not see, no query of the step sees.
+    key_BC, held_BC = _places(site, length_B)
+    return key_BC, held_BC & (key_BC > step.length_B[:, None] - site.window)
 
 
 def _intact(site: WindowSite, length_B: Array, peak_B: Array) -> tuple[Array, Array]:

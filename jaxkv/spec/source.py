@@ -7,8 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from jaxkv.spec import families
-from jaxkv.spec.checkpoint import Checkpoint, Weights, read_gguf
+from jaxkv.spec.checkpoint import Checkpoint, Weights
 from jaxkv.spec.errors import ConfigError, SourceError
+from jaxkv.spec.gguf_file import read_gguf
 from jaxkv.spec.random_weights import random_arrays
 from jaxkv.spec.tokenizer import IdTokenizer, Tokenizer
 

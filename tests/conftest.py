@@ -1,0 +1,61 @@
+"""Settings that hold for the whole suite, made before any framework is imported."""
+
+import os
+
+os.environ["JAX_ENABLE_X64"] = "1"
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("MKL_NUM_THREADS", "1")
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["JAX_PLATFORMS"] = "cpu"
+
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+DEEP = os.environ.get("JAXKV_DEEP") == "1"
+OFFLINE = os.environ.get("JAXKV_OFFLINE") == "1"
+
+# Programs are many and tiny: everything that is compiled is kept, between runs too.
+CACHE = Path(__file__).parent.parent / ".cache" / "xla"
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(CACHE))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+
+# A property runs on six cells (twin, model, layout): 34 examples each make the 200 that it owes.
+hypothesis.settings.register_profile(
+    "suite",
+    max_examples=834 if DEEP else 34,
+    deadline=None,
+    derandomize=not DEEP,
+    suppress_health_check=list(hypothesis.HealthCheck),
+)
+hypothesis.settings.load_profile("suite")
+
+_SKIPPED: list[str] = []
+
+
+def pytest_runtest_logreport(report):
+    if report.skipped and OFFLINE:
+        _SKIPPED.append(report.nodeid)
+
+
+def pytest_terminal_summary(terminalreporter):
+    if _SKIPPED:
+        terminalreporter.section("not run (JAXKV_OFFLINE=1: no real checkpoint)")
+        for nodeid in _SKIPPED:
+            terminalreporter.line(nodeid)
+
+
+@pytest.fixture(scope="session")
+def smollm2():
+    """The real checkpoint's file; without it a test fails, unless JAXKV_OFFLINE=1 lists it."""
+    from jaxkv.spec.errors import SourceError
+    from jaxkv.spec.source import open_source
+
+    try:
+        return open_source("smollm2")
+    except SourceError as error:
+        if OFFLINE:
+            pytest.skip(str(error))
+        pytest.fail(f"{error} Or set JAXKV_OFFLINE=1 to list the tests that need it.")

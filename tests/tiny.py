@@ -1,0 +1,113 @@
+"""The two small models that all tests share, on both twins and every layout.
+
+Sizes are pairwise distinct, so that a swapped axis cannot pass:
+B=4 L=3 D=40 N=6 K=3 G=2 H=18 R=9 F=52 V=97, windows 5 and 8, capacity 44, steps of 1, 8 or 24.
+"""
+
+import importlib
+from dataclasses import dataclass, replace
+from functools import cache
+
+import numpy as np
+
+from jaxkv.spec.config import Attention, Layer, Mlp, ModelConfig, Norm, Rope
+from jaxkv.spec.families import preset
+from jaxkv.spec.random_weights import random_arrays
+
+BATCH, CAPACITY, LONGEST, SLACK = 4, 44, 24, 3
+TWINS = ("jaxkv", "torchkv")
+
+
+def llama(*windows: int | None, bias: bool = False) -> ModelConfig:
+    """Return a tiny llama-like config with one layer a window."""
+
+    def layer(window: int | None) -> Layer:
+        attention = Attention(6, 3, 18, window, Rope(100.0, 18), bias, bias)
+        return Layer(attention, Mlp(52, "silu", gated=True, bias=bias))
+
+    return ModelConfig(
+        family="llama",
+        vocab_size=97,
+        width=40,
+        max_positions=512,
+        layers=tuple(layer(window) for window in windows),
+        norm=Norm("rms", 1e-5),
+        learned_positions=False,
+        tied_head=True,
+        head_bias=False,
+    )
+
+
+CONFIGS = {"reference": preset("reference"), "llama": llama(5, None, 8)}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One combination that every property holds on."""
+
+    twin: str
+    model: str
+    layout: str
+
+    def __str__(self) -> str:
+        return f"{self.twin}-{self.model}-{self.layout}"
+
+    @property
+    def config(self) -> ModelConfig:
+        return CONFIGS[self.model]
+
+    @property
+    def subject(self):
+        return make_subject(self)
+
+
+CELLS = tuple(
+    Cell(twin, model, layout)
+    for twin in TWINS
+    for model, layout in (("reference", "contiguous"), ("llama", "contiguous"), ("llama", "window"))
+)
+
+
+@cache
+def weights(model: str) -> dict[str, np.ndarray]:
+    return random_arrays(CONFIGS[model], seed=7)
+
+
+@cache
+def make_model(twin: str, model: str, dtype: str = "float64"):
+    from_arrays = importlib.import_module(f"{twin}.weights").from_arrays
+    return from_arrays(CONFIGS[model], weights(model), dtype=dtype)
+
+
+@cache
+def make_subject(cell: Cell, dtype: str = "float64", slack: int = SLACK):
+    return new_subject(make_model(cell.twin, cell.model, dtype), cell, slack=slack)
+
+
+def new_subject(model, cell: Cell, *, slack: int = SLACK):
+    """Return a subject with compiled functions of its own: a swapped formula takes effect in it."""
+    kind = importlib.import_module(f"{cell.twin}.subject").Subject
+    return kind(model, layout=cell.layout, slack=slack)
+
+
+def module(cell: Cell, name: str):
+    """Return a module of the cell's twin."""
+    return importlib.import_module(f"{cell.twin}.{name}")
+
+
+def ids_of(cell: Cell, seed: int, batch: int = BATCH, length: int = LONGEST) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, cell.config.vocab_size, (batch, length))
+
+
+def feed(subject, state, ids, sizes, *, rows=None):
+    """Return the logits of chunks of the given sizes fed one after the other, and the state."""
+    logits, at = [], 0
+    for size in sizes:
+        out, state = subject.step(state, ids[:, at : at + size])
+        logits.append(out)
+        at += size
+    return np.concatenate(logits, axis=1), state
+
+
+def with_dropout(config: ModelConfig, rate: float) -> ModelConfig:
+    return replace(config, dropout_rate=rate)
