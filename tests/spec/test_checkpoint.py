@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from jaxkv.spec import families
-from jaxkv.spec.checkpoint import Checkpoint, Weights, check_weights, read_gguf
+from jaxkv.spec.checkpoint import Checkpoint, Weights, check_weights
 from jaxkv.spec.config import ModelConfig, weight_shapes
 from jaxkv.spec.errors import ConfigError, JaxkvError, SourceError, WeightError
+from jaxkv.spec.gguf_file import read_gguf
 from jaxkv.spec.source import open_source
 
 WriteGguf = Callable[..., Path]
@@ -266,7 +267,7 @@ WRONG_MODELS = [
         {},
         {"output_norm.weight": np.ones(64, np.int32)},
         WeightError,
-        "tensor 'output_norm.weight' has type 26, expected one that gguf can dequantize. "
+        "tensor 'output_norm.weight' has type I32, expected one that gguf can dequantize. "
         "Take a file of another quantization.",
         id="tensor-type",
     ),

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from jaxkv.spec import families
-from jaxkv.spec.checkpoint import read_gguf
 from jaxkv.spec.config import ModelConfig, Rope
 from jaxkv.spec.errors import ConfigError
+from jaxkv.spec.gguf_file import read_gguf
 
 WriteGguf = Callable[..., Path]
 NEXT = "Write a file for it in jaxkv/spec/families and add it to the table there."

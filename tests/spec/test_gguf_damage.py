@@ -1,15 +1,19 @@
 """Cut and corrupted GGUF files: always a typed error in one line, never a half-read model."""
 
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
+import gguf
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from jaxkv.spec.checkpoint import read_gguf
 from jaxkv.spec.errors import JaxkvError, WeightError
+from jaxkv.spec.gguf_file import read_gguf
+
+WriteGguf = Callable[..., Path]
 
 MANY = settings(
     max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -65,8 +69,8 @@ def test_file_cut_in_its_tensors_says_both_sizes(tiny_gguf: Path, tmp_path: Path
     path.write_bytes(whole[:-1])
 
     assert refusal(path) == (
-        f"read_gguf: {path}: the file is cut: it holds {len(whole) - 1:,} bytes, expected at least "
-        f"{len(whole):,} for tensor 'blk.1.ffn_down.weight'. Download it again."
+        f"read_gguf: {path}: the file is cut or damaged: it holds {len(whole) - 1:,} bytes, "
+        f"expected at least {len(whole):,}. Download it again."
     )
 
 
@@ -75,8 +79,7 @@ def test_file_cut_in_its_header_says_both_sizes(tiny_gguf: Path, tmp_path: Path)
     path.write_bytes(tiny_gguf.read_bytes()[:20])
 
     assert refusal(path) == (
-        f"read_gguf: {path}: the file is cut in its header: it holds 20 bytes, expected at least "
-        "24. "
+        f"read_gguf: {path}: the file is cut or damaged: it holds 20 bytes, expected at least 24. "
         "Download it again."
     )
 
@@ -124,6 +127,35 @@ def test_tensor_named_twice_is_refused(tiny_gguf: Path, tmp_path: Path):
         read_gguf(path)
 
     assert str(error.value) == (
-        f"read_gguf: {path}: its header names 'blk.0.ffn_up.weight' twice, expected once. "
-        "Download it again."
+        f"read_gguf: {path}: the file is cut or damaged: it holds {len(whole):,} bytes, and gguf "
+        "says ValueError: Found duplicated tensor with name blk.0.ffn_up.weight. Download it again."
+    )
+
+
+def test_array_longer_than_the_file_is_refused_at_its_end(write_gguf: WriteGguf, tmp_path: Path):
+    path = tmp_path / "long.gguf"
+    whole = write_gguf({"tokenizer.ggml.token_type": [1, 3, 6]}).read_bytes()
+    count = struct.pack("<IQ", 5, 3)
+    # By itself the reader makes 2^62 empty items of what lies past the end.
+    path.write_bytes(whole.replace(count, struct.pack("<IQ", 5, 1 << 62)))
+
+    message = refusal(path)
+
+    assert whole.count(count) == 1
+    assert message.startswith(f"read_gguf: {path}: the file is cut or damaged: it holds")
+    assert message.endswith("Download it again.")
+
+
+def test_tensor_outside_the_file_is_refused_with_both_sizes(tiny_gguf: Path, tmp_path: Path):
+    path = tmp_path / "outside.gguf"
+    whole = tiny_gguf.read_bytes()
+    # The last tensor's description ends with its offset, then padding follows up to the data.
+    reader = gguf.GGUFReader(tiny_gguf)
+    tensor = reader.tensors[-1]
+    at = int(tensor.field.offset) + sum(int(part.nbytes) for part in tensor.field.parts) - 8
+    path.write_bytes(whole[:at] + struct.pack("<Q", 1 << 30) + whole[at + 8 :])
+
+    assert refusal(path) == (
+        f"read_gguf: {path}: the file is cut or damaged: it holds {len(whole):,} bytes, expected "
+        f"at least {reader.data_offset + (1 << 30) + tensor.n_bytes:,}. Download it again."
     )

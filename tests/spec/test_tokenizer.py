@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxkv.spec.checkpoint import read_gguf
 from jaxkv.spec.errors import ConfigError, RequestError
+from jaxkv.spec.gguf_file import read_gguf
 from jaxkv.spec.source import open_source, open_tokenizer
 from jaxkv.spec.tokenizer import IdTokenizer, Tokenizer
 
