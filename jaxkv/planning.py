@@ -152,11 +152,8 @@ def _check_ids(rows: list[np.ndarray], vocab_size: int) -> None:
 
 
 def _budgets(max_new_tokens: int | Sequence[int], batch: int) -> np.ndarray:
-    each = (
-        [max_new_tokens] * batch
-        if isinstance(max_new_tokens, int | np.integer)
-        else list(max_new_tokens)
-    )
+    is_list = hasattr(max_new_tokens, "__len__")
+    each: list[Any] = list(max_new_tokens) if is_list else [max_new_tokens] * batch  # pyright: ignore[reportArgumentType] a list by the line above
     if len(each) != batch:
         raise ShapeError(
             f"plan: max_new_tokens has {len(each)} numbers for {batch} prompts. Give one, "

@@ -1,8 +1,9 @@
 """The decoder: modules own the parameters, one function computes with their nested dict.
 
-`forward` reads tokens and a cache and returns logits and the next cache. It knows no layout: positions come from the
-step that `caches.begin` planned, and each attention hands its queries, keys and values to `caches.attend`.
-Letters: B rows, T new tokens, D width, N query heads, K key/value heads, H head width, F feed-forward width, V vocabulary.
+`forward` reads tokens and a cache and returns logits and the next cache. It knows no layout:
+positions come from the step that `caches.begin` planned, and each attention hands its queries, keys
+and values to `caches.attend`. Letters: B rows, T new tokens, D width, N query heads, K key/value
+heads, H head width, F feed-forward width, V vocabulary.
 """
 
 from collections.abc import Callable, Mapping
@@ -103,7 +104,10 @@ class Decoder(nn.Module):
 
 
 def params_of(model: Decoder) -> Params:
-    """Return the parameters as a nested dict of tensors, the form that `forward` takes: the same memory, no copies."""
+    """Return the parameters as a nested dict of tensors, the form that `forward` takes.
+
+    The same memory, no copies.
+    """
     return _tree(model)
 
 
@@ -120,14 +124,15 @@ def forward(
     config: spec.ModelConfig,
     fresh: bool = False,
     rectangular: bool = False,
+    clean: bool = False,
     last_only: bool = False,
     training: bool = False,
     key: torch.Generator | None = None,
     tap: Tap = no_tap,
 ) -> tuple[Float[Array, "B T V"], Cache | None]:
-    """Return logits of T tokens a row and the cache that holds them too; the cache passed in is consumed.
+    """Return logits of T tokens a row and the cache that holds them too.
 
-    With a cache no gradients are recorded.
+    The cache passed in is consumed. With a cache no gradients are recorded.
 
     Args:
         params: From `params_of`.
@@ -137,10 +142,12 @@ def forward(
         config: The model's.
         fresh: Promise that every row of the cache is empty (always so without a cache).
         rectangular: Promise of one length and one count, see `caches.begin`.
+        clean: Promise of finite numbers in unused slots, see `caches.begin`.
         last_only: Return only each row's logits at its last real token, as T = 1.
         training: Dropout on; needs `key`.
         key: A random generator for dropout, on the model's device.
-        tap: Called with the name and value of intermediate results, in the order of the computation.
+        tap: Called with the name and value of intermediate results, in the order of the
+            computation.
 
     Returns:
         Logits; those beyond a row's count mean nothing. And the cache, None without one.
@@ -165,14 +172,22 @@ def forward(
         return logits_BTV, None
     with torch.no_grad():
         cache, step = caches.begin(
-            cache, count_B, T=ids_BT.shape[1], fresh=fresh, rectangular=rectangular
+            cache,
+            count_B,
+            T=ids_BT.shape[1],
+            fresh=fresh,
+            rectangular=rectangular,
+            clean=clean,
         )
         logits_BTV, sites = _decode(params, ids_BT, cache.sites, step, config, last_only, drop, tap)
         return logits_BTV, caches.commit(cache, step, sites)
 
 
 def rotation(rope: spec.Rope, position_BT: Int[Array, "B T"], *, dtype: torch.dtype) -> Rotate:
-    """Return the function that turns queries or keys by their positions; the step's own positions are tabled once."""
+    """Return the function that turns queries or keys by their positions.
+
+    The step's own positions are tabled once.
+    """
     table = partial(ops.rope_table, theta=rope.theta, rotary_dim=rope.rotary_dim, dtype=dtype)
     own = table(position_BT)
 
@@ -233,7 +248,8 @@ def _decode(
 
 
 def _embed(params: Params, ids_BT: Array, step: Step) -> Array:
-    # Padding may be any number, also past either table: it reads row 0, and never reaches a real token.
+    # Padding may be any number, also past either table: it reads row 0, and never reaches a real
+    # token.
     x_BTD = F.embedding(ids_BT.masked_fill(~step.valid_BT, 0), params["embed"])
     if "position" not in params:
         return x_BTD
@@ -317,7 +333,8 @@ def _check_forward(
 ) -> None:
     if ids_BT.ndim != 2 or 0 in ids_BT.shape:
         raise ShapeError(
-            f"forward: ids_BT has shape {tuple(ids_BT.shape)}, expected [batch, time] with at least 1 token."
+            f"forward: ids_BT has shape {tuple(ids_BT.shape)}, expected [batch, time] with at "
+            "least 1 token."
         )
     if training and key is None:
         raise RequestError(
@@ -327,11 +344,16 @@ def _check_forward(
         return
     if len(cache.sites) != config.num_layers:
         raise ShapeError(
-            f"forward: the cache has {len(cache.sites)} sites, the model {config.num_layers} layers. "
-            "Was the cache made for another model?"
+            f"forward: the cache has {len(cache.sites)} sites, the model {config.num_layers} "
+            "layers. Was the cache made for another model?"
         )
     if cache.length_B.shape[0] != ids_BT.shape[0]:
         raise ShapeError(
             f"forward: ids_BT has {ids_BT.shape[0]} rows, the cache {cache.length_B.shape[0]}. "
             "Make the cache with that batch."
+        )
+    if cache.length_B.device != ids_BT.device:
+        raise ShapeError(
+            f"forward: ids_BT is on {ids_BT.device}, the cache on {cache.length_B.device}. "
+            "Make the cache under `with torch.device(...)`."
         )

@@ -1,9 +1,9 @@
 """The decoder's formulas, one function each, on tensors alone.
 
-Letters: B rows, T new tokens, S slots, D width, N query heads, K key/value heads, G = N/K, M = G*T, H head width,
-R rotary pairs, F feed-forward width, V vocabulary.
-Sources: layer norm (Ba et al. 2016), RMSNorm (Zhang and Sennrich 2019), RoPE (Su et al. 2021, half-split pairs),
-GLU variants (Shazeer 2020), grouped queries (Ainslie et al. 2023), exact GELU (Hendrycks and Gimpel 2016).
+Letters: B rows, T new tokens, S slots, D width, N query heads, K key/value heads, G = N/K, M = G*T,
+H head width, R rotary pairs, F feed-forward width, V vocabulary. Sources: layer norm (Ba et al.
+2016), RMSNorm (Zhang and Sennrich 2019), RoPE (Su et al. 2021, half-split pairs), GLU variants
+(Shazeer 2020), grouped queries (Ainslie et al. 2023), exact GELU (Hendrycks and Gimpel 2016).
 """
 
 from dataclasses import dataclass
@@ -41,9 +41,13 @@ def wide(dtype: torch.dtype) -> torch.dtype:
 def rms_norm(
     x_BTD: Float[Array, "B T D"], weight_D: Float[Array, " D"], *, eps: float
 ) -> Float[Array, "B T D"]:
-    """Return x / sqrt(mean(x^2) + eps) * weight; the mean in at least float32, the result in x's dtype."""
-    up = wide(x_BTD.dtype)
-    return F.rms_norm(x_BTD.to(up), weight_D.shape, weight_D.to(up), eps).to(x_BTD.dtype)
+    """Return x / sqrt(mean(x^2) + eps) * weight.
+
+    The mean in at least float32, the result in x's dtype.
+    """
+    x = x_BTD.to(wide(x_BTD.dtype))
+    size = x.square().mean(-1, keepdim=True).add_(eps).sqrt_()
+    return (x / size * weight_D).to(x_BTD.dtype)
 
 
 def layer_norm(
@@ -62,7 +66,9 @@ def layer_norm(
 def rope_table(
     position_BT: Int[Array, "B T"], *, theta: float, rotary_dim: int, dtype: torch.dtype
 ) -> tuple[Float[Array, "B T R"], Float[Array, "B T R"]]:
-    """Return cos and sin of position * theta^(-i/R) for the R = rotary_dim/2 pairs, kept in at least float32.
+    """Return cos and sin of position * theta^(-i/R) for the R = rotary_dim/2 pairs.
+
+    Kept in at least float32.
 
     Angles are computed in float64 for every dtype: the table is small and made once a step.
     """
@@ -74,7 +80,9 @@ def rope_table(
 def apply_rope(
     x_BTNH: Float[Array, "B T N H"], cos_BTR: Float[Array, "B T R"], sin_BTR: Float[Array, "B T R"]
 ) -> Float[Array, "B T N H"]:
-    """Return x with channel pairs (i, i + R) turned by the table's angles; channels from 2R on pass unchanged.
+    """Return x with channel pairs (i, i + R) turned by the table's angles.
+
+    Channels from 2R on pass unchanged.
 
     A pair is a complex number, turning it a product with e^(i angle).
     """
@@ -93,7 +101,10 @@ def is_visible(
     *,
     rule: Rule,
 ) -> Bool[Array, "B T S"]:
-    """Return which keys each query sees, from their positions alone: earlier or equal, and inside the window."""
+    """Return which keys each query sees, from their positions alone.
+
+    Earlier or equal, and inside the window.
+    """
     age_BTS = query_BT.unsqueeze(2) - key_BS.unsqueeze(1)
     seen_BTS = valid_BS.unsqueeze(1).expand_as(age_BTS)
     if rule.causal:
@@ -124,7 +135,10 @@ def softmax(
 
 
 def group_queries(q_BTNH: Float[Array, "B T N H"], num_kv_heads: int) -> Float[Array, "B K M H"]:
-    """Return queries as (B, K, G*T, H): query head n = k * G + g stands in line g * T + t of head k."""
+    """Return queries as (B, K, G*T, H).
+
+    Token t of query head n = k * G + g stands in line g * T + t of head k.
+    """
     q_BTKGH = q_BTNH.unflatten(2, (num_kv_heads, -1))
     return q_BTKGH.permute(0, 2, 3, 1, 4).flatten(2, 3)
 

@@ -1,6 +1,9 @@
-"""Arrays under canonical names -> this twin's parameters: reordering and packing happen here, and only here.
+"""Arrays under canonical names -> this twin's parameters.
 
-Letters: D width, N query heads, K key/value heads, H head width, F feed-forward width, E = (N + 2K) * H.
+Reordering and packing happen here, and only here.
+
+Letters: D width, N query heads, K key/value heads, H head width, F feed-forward width, E = (N + 2K)
+* H.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,14 +28,16 @@ def from_arrays(
     dtype: Any = "float32",
     interleaved_qk: bool = False,
 ) -> Decoder:
-    """Return a decoder that holds copies of the arrays, on torch's default device, in evaluation mode.
+    """Return a decoder that holds copies of the arrays, in evaluation mode.
+
+    On torch's default device.
 
     Args:
         config: The model's sizes.
         arrays: Canonical name (spec.config.weight_shapes) -> array, matrices (out, in).
         dtype: Of the parameters.
-        interleaved_qk: Whether the rows of q and k stand in the pair order of interleaved rotary, as GGUF files of
-            the llama architecture have them; they are put into half-split order.
+        interleaved_qk: Whether the rows of q and k stand in the pair order of interleaved rotary,
+            as GGUF files of the llama architecture have them; they are put into half-split order.
 
     Raises:
         WeightError: A tensor is missing, unexpected or misshapen.
@@ -45,7 +50,7 @@ def from_arrays(
     heads = _rotary_heads(config) if interleaved_qk else {}
 
     def read(name: str) -> Array:
-        array = np.asarray(arrays[name])
+        array = np.ascontiguousarray(arrays[name])
         owner = name.rpartition(".")[0]
         if owner in heads:
             array = half_split(array, heads=heads[owner])
@@ -101,14 +106,14 @@ def to_arrays(model: Decoder) -> dict[str, np.ndarray]:
 
 
 def shapes_of(arrays: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
-    """Return each array's shape, without reading it where the mapping can tell (a checkpoint's `shapes`)."""
+    """Return each array's shape, not reading those of a mapping that knows its `shapes`."""
     if hasattr(arrays, "shapes"):
-        return dict(arrays.shapes)  # pyright: ignore[reportAttributeAccessIssue] looked up one line above
+        return dict(arrays.shapes)  # pyright: ignore[reportAttributeAccessIssue] asked above
     return {name: tuple(np.shape(array)) for name, array in arrays.items()}
 
 
 def half_split(weight: np.ndarray, *, heads: int) -> np.ndarray:
-    """Return rows (or a bias) reordered from interleaved rotary pairs (2i, 2i + 1) to half-split pairs (i, i + H/2).
+    """Return rows (or a bias) with rotary pairs (2i, 2i + 1) moved to (i, i + H/2).
 
     Source: the reordering of llama.cpp's converter, undone; `heads` counts KV heads for k.
     """
@@ -126,7 +131,8 @@ def _rotary_heads(config: spec.ModelConfig) -> dict[str, int]:
 
 
 def _linear(read: Read, names: list[str], bias: bool) -> Linear:
-    # Several matrices of one input, stacked along their outputs, are one matrix: one product instead of several.
+    # Several matrices of one input, stacked along their outputs, are one matrix: one product
+    # instead of several.
     weight_ED = torch.cat([read(f"{name}.weight") for name in names])
     return Linear(weight_ED, torch.cat([read(f"{name}.bias") for name in names]) if bias else None)
 

@@ -4,7 +4,8 @@ cache, step = begin(cache, count_B, T=T)
 out_BTNH, site = attend(cache.sites[i], step, q_BTNH, k_BTKH, v_BTKH, rule=rule)     # once a layer
 cache = commit(cache, step, sites)
 
-The first `attend` of a step consumes the cache that it began from: using that one again is refused. `fork` keeps a copy.
+The first `attend` of a step consumes the cache that it began from: using that one again is refused.
+`fork` keeps a copy.
 """
 
 from torchkv.caches.disk import load, save
@@ -25,6 +26,7 @@ from torchkv.caches.verbs import (
     read,
     reset,
     rollback,
+    scrub,
     widen,
 )
 from torchkv.ops import Rule
@@ -53,5 +55,6 @@ __all__ = [
     "reset",
     "rollback",
     "save",
+    "scrub",
     "widen",
 ]

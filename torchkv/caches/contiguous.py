@@ -1,4 +1,6 @@
-"""The contiguous layout: one key and one value buffer a layer; token number p of a row stands in slot p.
+"""The contiguous layout: one key and one value buffer a layer.
+
+Token number p of a row stands in slot p.
 
 Letters: B rows, T new tokens, N query heads, K key/value heads, H head width, S slots = capacity.
 """
@@ -46,10 +48,10 @@ def attend(
     bias: Bias | None = None,
     expand: Expand | None = None,
 ) -> tuple[Float[Array, "B T N H"], ContiguousSite]:
-    """Return the attention output of T new tokens, and the site with their keys and values written into it.
+    """Return the attention output of T new tokens, and the site, written in place.
 
-    Row b writes its first step.count_B[b] tokens at slots [length_B[b], length_B[b] + count_B[b]); query i of row b
-    sees the slots whose position is at most length_B[b] + i.
+    Row b writes its first step.count_B[b] tokens at slots [length_B[b], length_B[b] + count_B[b]);
+    query i of row b sees the slots whose position is at most length_B[b] + i.
 
     Args:
         site: One attention's buffers, written in place.
@@ -66,8 +68,8 @@ def attend(
         ShapeError: Batch, K, H or dtype differ from the site; see `caches.attend`.
 
     Not checked here: room for the tokens; `begin` refuses the row.
-    Cost: writes 2*B*T*K*H elements; reads from the oldest slot that a query sees to the longest row's last, or nothing
-    but the new tokens when the step is fresh.
+    Cost: writes 2*B*T*K*H elements; reads from the oldest slot that a query sees to the longest
+    row's last, or nothing but the new tokens when the step is fresh.
     """
     if rotate is not None:
         q_BTNH, k_BTKH = rotate(q_BTNH, step.position_BT), rotate(k_BTKH, step.position_BT)
@@ -96,6 +98,7 @@ def attend(
         key_BS=key_BS,
         valid_BS=valid_BS,
         rule=rule,
+        clean=step.clean,
         bias=bias,
     )
     return out_BTNH, site
@@ -104,13 +107,16 @@ def attend(
 def read(
     site: ContiguousSite, shared: None, length_B: Int[Array, " B"], peak_B: Int[Array, " B"]
 ) -> tuple[Float[Array, "B S K H"], Float[Array, "B S K H"], Int[Array, "B S"], Bool[Array, "B S"]]:
-    """Return keys, values, the position of each slot, and which slots hold a token: a probe for tests and crosscheck."""
+    """Return keys, values, the position of each slot, and which slots hold a token.
+
+    A probe for tests and crosscheck.
+    """
     key_BS, valid_BS = _places(length_B, 0, site.k_BKSH.shape[2])
     return *slots.by_row(site.k_BKSH, site.v_BKSH), key_BS, valid_BS
 
 
 def floor(site: ContiguousSite, cache: Cache) -> Int[Array, " B"]:
-    """Return the shortest length that each row can be rolled back to: 0, nothing is ever evicted."""
+    """Return the shortest length that each row can be rolled back to: always 0."""
     return torch.zeros_like(cache.length_B)
 
 
@@ -127,10 +133,20 @@ def narrow_site(site: ContiguousSite, *, slots: int) -> ContiguousSite:
 
 
 def widen_site(site: ContiguousSite, old: ContiguousSite) -> ContiguousSite:
-    """Return the old, larger site with its first slots replaced, unless they are the same memory."""
+    """Return the old, larger site with its first slots replaced, if they are not its own."""
     slots.copy_front(site.k_BKSH, old.k_BKSH)
     slots.copy_front(site.v_BKSH, old.v_BKSH)
     return old
+
+
+def scrub_site(
+    site: ContiguousSite, length_B: Int[Array, " B"], peak_B: Int[Array, " B"]
+) -> ContiguousSite:
+    """Return the site with 0 in every slot that holds no token, in place."""
+    _, valid_BS = _places(length_B, 0, site.k_BKSH.shape[2])
+    slots.scrub_values(site.k_BKSH, valid_BS)
+    slots.scrub_values(site.v_BKSH, valid_BS)
+    return site
 
 
 def poison_site(

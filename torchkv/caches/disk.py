@@ -1,4 +1,7 @@
-"""A cache on disk: safetensors with what the cache was made for beside it, refused on any difference."""
+"""A cache on disk: safetensors with what the cache was made for beside it.
+
+Refused on any difference.
+"""
 
 import dataclasses
 import json
@@ -16,12 +19,15 @@ FORMAT = "torchkv-cache-1"
 
 
 def save(cache: Cache, path: str | Path, *, identity: str = "") -> None:
-    """Write the cache to one safetensors file; an existing file is replaced only once the new one is whole.
+    """Write the cache to one safetensors file.
+
+    An existing file is replaced only once the new one is whole.
 
     Args:
         cache: Any cache.
         path: Where to.
-        identity: What the contents belong to, in the caller's words (model, weights, tokens); `load` compares it.
+        identity: What the contents belong to, in the caller's words (model, weights, tokens);
+            `load` compares it.
 
     Raises:
         RequestError: The cache was consumed.
@@ -33,7 +39,8 @@ def save(cache: Cache, path: str | Path, *, identity: str = "") -> None:
 
     if not cache.epoch.is_current():
         raise RequestError(
-            "save: cache was consumed, a later step wrote to its buffers in place; expected the newest. "
+            "save: cache was consumed, a later step wrote to its buffers in place; expected the "
+            "newest. "
             "Go on with the cache that step returned, or `fork` the cache before it."
         )
     path = Path(path)
@@ -55,7 +62,8 @@ def load(path: str | Path, like: Cache, *, identity: str = "") -> Cache:
 
     Args:
         path: The file.
-        like: A cache of the same model, batch, capacity, layout and dtype, as `init` makes it; only its form is used.
+        like: A cache of the same model, batch, capacity, layout and dtype, as `init` makes it; only
+            its form is used.
         identity: Must equal the one given to `save`.
 
     Raises:
@@ -118,13 +126,15 @@ def _check_metadata(metadata: dict[str, str], like: Cache, identity: str) -> Non
         )
     if metadata["identity"] != identity:
         raise SourceError(
-            f"load: the file belongs to {metadata['identity']!r}, asked for {identity!r}. Compute the cache anew."
+            f"load: the file belongs to {metadata['identity']!r}, asked for {identity!r}. Compute "
+            "the cache anew."
         )
     saved, wanted = json.loads(metadata["shape"]), json.loads(_describe(like))
     for field in ("capacity", "tree"):
         if saved[field] != wanted[field]:
             raise ShapeError(
-                f"load: {field} is {saved[field]} in the file, {wanted[field]} in `like`. Make them alike."
+                f"load: {field} is {saved[field]} in the file, {wanted[field]} in `like`. Make "
+                "them alike."
             )
     for name, form in wanted["arrays"].items():
         if saved["arrays"].get(name) != form:

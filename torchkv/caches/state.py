@@ -1,6 +1,9 @@
-"""The state that all layouts share: a cache of sites, the plan of one step, and whose contents the buffers hold.
+"""The state that all layouts share.
 
-Letters: B rows, T new tokens, S slots, N query heads, K key/value heads, H head width, P real tokens of all rows.
+A cache of sites, the plan of one step, and whose contents the buffers hold.
+
+Letters: B rows, T new tokens, S slots, N query heads, K key/value heads, H head width, P real
+tokens of all rows.
 """
 
 from collections.abc import Callable
@@ -21,7 +24,10 @@ Expand = Callable[
 
 @dataclass
 class Ledger:
-    """Which contents one set of buffers holds now, by number; all caches that share the buffers share it."""
+    """Which contents one set of buffers holds now, by number.
+
+    All caches that share the buffers share it.
+    """
 
     now: int = 0
     issued: int = 0
@@ -29,14 +35,17 @@ class Ledger:
 
 @dataclass(frozen=True)
 class Epoch:
-    """The contents that a cache or a step stands for: it is current as long as nobody else wrote to the buffers."""
+    """The contents that a cache or a step stands for.
+
+    It is current as long as nobody else wrote to the buffers.
+    """
 
     ledger: Ledger = field(default_factory=Ledger)
     before: int = 0
     after: int = 0
 
     def is_current(self) -> bool:
-        """Return whether the buffers still hold what this epoch starts from, or what it has written itself."""
+        """Return whether the buffers hold what this epoch starts from or what it has written."""
         return self.ledger.now in (self.before, self.after)
 
     def next(self) -> "Epoch":
@@ -56,13 +65,16 @@ class Epoch:
 
 @dataclass(frozen=True)
 class Cache:
-    """Everything that earlier tokens left behind; an argument, consumed by the step that writes on, and a result.
+    """Everything that earlier tokens left behind; an argument, then consumed, and a result.
 
     Attributes:
         length_B: int32, tokens that each row holds. Positions and masks come from it.
-        peak_B: int32, the longest that each row has been since its reset: what a ring has evicted follows from it.
-        overflow_B: int32, tokens that a row was refused for want of room; above 0 the row takes no more tokens.
-        shared: What a layout keeps once for all layers (paged: table, reference counts, free list), else None.
+        peak_B: int32, the longest that each row has been since its reset: what a ring has evicted
+            follows from it.
+        overflow_B: int32, tokens that a row was refused for want of room; above 0 the row takes no
+            more tokens.
+        shared: What a layout keeps once for all layers (paged: table, reference counts, free list),
+            else None.
         sites: One per attention of the model, in the order of the forward pass.
         capacity: Tokens that a row can hold.
         epoch: Whether the buffers still hold this cache; no data.
@@ -87,8 +99,11 @@ class Step:
         excess_B: int32, tokens that each row was refused in this step.
         position_BT: int32, the place of each token in its row's text.
         valid_BT: Which tokens are real.
-        shared: The layout-wide state after this step's allocation, with the copies that sites must make.
-        fresh: All rows are empty before the step, so attention can read the new keys and values directly.
+        shared: The layout-wide state after this step's allocation, with the copies that sites must
+            make.
+        fresh: All rows are empty before the step, so attention can read the new keys and values
+            directly.
+        clean: Slots without a token hold finite numbers, so that a weight of zero silences them.
         rectangular: The promise given to `begin`; not relied on, `start` is read from the lengths.
         epoch: Whether the buffers still hold what the step starts from; no data.
     """
@@ -101,17 +116,18 @@ class Step:
     shared: Any
     fresh: bool
     rectangular: bool
+    clean: bool
     epoch: Epoch = field(default_factory=Epoch, repr=False, compare=False)
 
     @cached_property
     def spans(self) -> list[tuple[int, int]]:
-        """Each row's length before and after the step, on the host; read from the device once a step."""
+        """Each row's length before and after the step, read from the device once a step."""
         lengths, counts = torch.stack((self.length_B, self.count_B)).tolist()
         return [(length, length + count) for length, count in zip(lengths, counts, strict=True)]
 
     @cached_property
     def start(self) -> int | None:
-        """The length that all rows have, if all T tokens of all rows are real; None for a ragged step."""
+        """The length of all rows, if all T tokens of all rows are real; None for a ragged step."""
         first, tokens = self.spans[0][0], self.position_BT.shape[1]
         alike = all(span == (first, first + tokens) for span in self.spans)
         return first if alike else None
@@ -123,7 +139,7 @@ class Step:
 
     @cached_property
     def oldest(self) -> int:
-        """The lowest position of a real token, or `used` if there is none: no window begins further back."""
+        """The lowest position of a real token, or `used` if there is none."""
         return min((length for length, end in self.spans if end > length), default=self.used)
 
     @cached_property

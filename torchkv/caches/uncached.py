@@ -1,4 +1,6 @@
-"""No storage at all: attention over the tokens of one fresh step, for scoring and for the uncached comparison.
+"""No storage at all: attention over the tokens of one fresh step.
+
+For scoring and for the uncached comparison.
 
 Letters: B rows, T new tokens, N query heads, K key/value heads, H head width, S slots (none).
 """
@@ -50,7 +52,8 @@ def attend(
     """
     if not step.fresh:
         raise Unsupported(
-            "attend: the uncached layout keeps nothing, so a step must be fresh. Feed the whole text."
+            "attend: the uncached layout keeps nothing, so a step must be fresh. Feed the whole "
+            "text."
         )
     if rotate is not None:
         q_BTNH, k_BTKH = rotate(q_BTNH, step.position_BT), rotate(k_BTKH, step.position_BT)
@@ -75,7 +78,8 @@ def read(
         Unsupported: Always.
     """
     raise Unsupported(
-        "read: the uncached layout keeps nothing. Use layout='contiguous' to look at keys and values."
+        "read: the uncached layout keeps nothing. Use layout='contiguous' to look at keys and "
+        "values."
     )
 
 
@@ -106,6 +110,13 @@ def narrow_site(site: UncachedSite, *, slots: int) -> UncachedSite:
 
 def widen_site(site: UncachedSite, old: UncachedSite) -> UncachedSite:
     """Return the site, see `narrow_site`."""
+    return site
+
+
+def scrub_site(
+    site: UncachedSite, length_B: Int[Array, " B"], peak_B: Int[Array, " B"]
+) -> UncachedSite:
+    """Return the site: there is nothing to scrub."""
     return site
 
 

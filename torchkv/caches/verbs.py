@@ -1,6 +1,9 @@
-"""The verbs of every cache: what they owe is the same for all layouts, how a layout does it stands in its own file.
+"""The verbs of every cache.
 
-Letters: B rows, T new tokens, S slots, N query heads, K key/value heads, H head width, C rows of a gathered cache.
+What they owe is the same for all layouts, how a layout does it stands in its own file.
+
+Letters: B rows, T new tokens, S slots, N query heads, K key/value heads, H head width, C rows of a
+gathered cache.
 """
 
 import dataclasses
@@ -36,7 +39,9 @@ def init(
     slack: int = 0,
     layout: str = "contiguous",
 ) -> Cache:
-    """Return an empty cache for a model's layers, on torch's default device (`with torch.device(...)` sets it).
+    """Return an empty cache for a model's layers.
+
+    On torch's default device; `with torch.device(...)` sets it.
 
     Args:
         config: The model's sizes; layers may differ.
@@ -44,10 +49,12 @@ def init(
         capacity: Tokens that a row can hold, at most config.max_positions.
         dtype: Of keys and values; the model's own.
         slack: By how many tokens a ring can be rolled back once it has wrapped.
-        layout: "contiguous" for all layers; "window" for a ring in each layer that has a window, contiguous in the others.
+        layout: "contiguous" for all layers; "window" for a ring in each layer that has a window,
+            contiguous in the others.
 
     Raises:
-        RequestError: batch or capacity below 1, slack below 0, an unknown layout, or a dtype that cannot be had.
+        RequestError: batch or capacity below 1, slack below 0, an unknown layout, or a dtype that
+            cannot be had.
         CapacityError: capacity exceeds the model's positions.
 
     Cost: allocates the buffers; see each layout's `init_site`.
@@ -70,20 +77,24 @@ def begin(
     T: int,
     fresh: bool = False,
     rectangular: bool = False,
+    clean: bool = False,
 ) -> tuple[Cache, Step]:
-    """Return the plan of one step of T tokens a row, count_B[b] of them real, and the cache that it starts from.
+    """Return the cache and the plan of one step: T tokens a row, count_B[b] of them real.
 
-    A row without room for its tokens is refused whole: it writes nothing, its outputs are zeros, and the cache that
-    `commit` returns counts the tokens too many in overflow_B. From then on the row takes no tokens until it is rolled
-    back or reset. The step's first `attend` consumes the cache.
+    A row without room for its tokens is refused whole: it writes nothing, its outputs are zeros,
+    and the cache that `commit` returns counts the tokens too many in overflow_B. From then on the
+    row takes no tokens until it is rolled back or reset. The step's first `attend` consumes the
+    cache.
 
     Args:
         cache: As the last step left it.
         count_B: int32, 0 to T for each row.
         T: Tokens in the step's arrays.
         fresh: Promise that every row is empty. A row that is not is refused.
-        rectangular: Promise that all rows with tokens have one length and one count, and no other row is longer. Not
-            relied on.
+        rectangular: Promise that all rows with tokens have one length and one count, and no other
+            row is longer. Not relied on.
+        clean: Promise that slots without a token hold finite numbers, as in a cache that `init` or
+            `scrub` made; spares each layer a pass over the buffers.
 
     Raises:
         ShapeError: count_B is not one number a row.
@@ -112,6 +123,7 @@ def begin(
         shared=cache.shared,
         fresh=fresh,
         rectangular=rectangular,
+        clean=clean,
         epoch=cache.epoch.next(),
     )
     return cache, step
@@ -129,10 +141,10 @@ def attend(
     bias: Bias | None = None,
     expand: Expand | None = None,
 ) -> tuple[Float[Array, "B T N H"], Any]:
-    """Return the attention output of T new tokens and the site with their keys and values written, in place.
+    """Return the attention output of T new tokens, and the site, written in place.
 
-    The layout's own `attend` does it; this one checks that the site was made for these arrays. Outputs of tokens beyond
-    a row's count are zeros.
+    The layout's own `attend` does it; this one checks that the site was made for these arrays.
+    Outputs of tokens beyond a row's count are zeros.
 
     Raises:
         ShapeError: Batch, K, H, dtype, device or window differ from the site.
@@ -177,7 +189,9 @@ def commit(cache: Cache, step: Step, sites: tuple[Any, ...]) -> Cache:
 def read(
     cache: Cache, layer: int
 ) -> tuple[Float[Array, "B S K H"], Float[Array, "B S K H"], Int[Array, "B S"], Bool[Array, "B S"]]:
-    """Return one layer's keys (rotated, as stored), values, the position of each slot, and which slots are valid.
+    """Return one layer's keys, values, the position of each slot, and which slots are valid.
+
+    Keys are rotated, as stored.
 
     Raises:
         RequestError: There is no such layer, or the cache was consumed.
@@ -191,7 +205,9 @@ def read(
 
 
 def rollback(cache: Cache, length_B: Int[Array, " B"]) -> Cache:
-    """Return the cache as if each row had only ever held its first length_B[b] tokens; clears overflow_B.
+    """Return the cache as if each row had only ever held its first length_B[b] tokens.
+
+    Clears overflow_B.
 
     It shares the buffers with the one passed in, and the next step of either consumes the other.
 
@@ -208,7 +224,8 @@ def rollback(cache: Cache, length_B: Int[Array, " B"]) -> Cache:
     if length_B.shape != cache.length_B.shape:
         rows = cache.length_B.shape[0]
         raise ShapeError(
-            f"rollback: length_B has shape {tuple(length_B.shape)}, expected ({rows},), one length a row."
+            f"rollback: length_B has shape {tuple(length_B.shape)}, expected ({rows},), one "
+            "length a row."
         )
     _check_current("rollback", cache)
     length_B = length_B.to(torch.int32, copy=True)
@@ -220,7 +237,9 @@ def rollback(cache: Cache, length_B: Int[Array, " B"]) -> Cache:
 
 
 def gather(cache: Cache, rows_B: Int[Array, " C"]) -> Cache:
-    """Return a cache whose row i is row rows_B[i] of this one; rows may repeat, be left out, or change in number.
+    """Return a cache whose row i is row rows_B[i] of this one.
+
+    Rows may repeat, be left out, or change in number.
 
     It has buffers of its own; the one passed in stays in use.
 
@@ -235,7 +254,8 @@ def gather(cache: Cache, rows_B: Int[Array, " C"]) -> Cache:
     for i, row in enumerate(rows_B.tolist()):
         if not 0 <= row < batch:
             raise RequestError(
-                f"gather: rows_B[{i}] is {row}, expected 0 to {batch - 1} (the cache has {batch} rows)."
+                f"gather: rows_B[{i}] is {row}, expected 0 to {batch - 1} (the cache has {batch} "
+                "rows)."
             )
     rows_B = rows_B.to(torch.int32)
     sites = tuple(
@@ -268,7 +288,9 @@ def fork(cache: Cache) -> Cache:
 
 
 def reset(cache: Cache) -> Cache:
-    """Return the cache with every row empty and every mark cleared; what the buffers hold no longer matters.
+    """Return the cache with every row empty and every mark cleared.
+
+    What the buffers hold no longer matters.
 
     It shares the buffers with the one passed in, and the next step of either consumes the other.
 
@@ -320,8 +342,28 @@ def widen(cache: Cache, like: Cache) -> Cache:
     return dataclasses.replace(cache, sites=sites, capacity=like.capacity, epoch=epoch)
 
 
+def scrub(cache: Cache) -> Cache:
+    """Return the cache with 0 in every slot that holds no token, in place.
+
+    The one passed in is consumed.
+
+    After it every step of a loop can be `clean`: none has to pass over the buffers again.
+
+    Raises:
+        RequestError: The cache was consumed.
+
+    Cost: writes the unused slots once.
+    """
+    _check_current("scrub", cache)
+    for site in cache.sites:
+        _MODULE_OF[type(site)].scrub_site(site, cache.length_B, cache.peak_B)
+    return dataclasses.replace(cache, epoch=cache.epoch.next().settle())
+
+
 def poison(cache: Cache) -> Cache:
-    """Return the cache with NaN in every slot that holds no token: a probe, what the cache answers must not change.
+    """Return the cache with NaN in every slot that holds no token.
+
+    A probe, what the cache answers must not change.
 
     Raises:
         RequestError: The cache was consumed.
@@ -352,7 +394,8 @@ def check(cache: Cache) -> None:
         if tokens > 0:
             held = int(cache.length_B[row])
             raise CapacityError(
-                f"check: row {row} was refused, {tokens} tokens too many for capacity {cache.capacity} with {held} held. "
+                f"check: row {row} was refused, {tokens} tokens too many for capacity "
+                f"{cache.capacity} with {held} held. "
                 f"Make the cache with capacity {cache.capacity + tokens}, or feed {tokens} fewer."
             )
 
@@ -394,7 +437,8 @@ def _check_current(function: str, held: Cache | Step) -> None:
     if not held.epoch.is_current():
         what = "cache" if isinstance(held, Cache) else "step"
         raise RequestError(
-            f"{function}: {what} was consumed, a later step wrote to its buffers in place; expected the newest. "
+            f"{function}: {what} was consumed, a later step wrote to its buffers in place; "
+            "expected the newest. "
             "Go on with the cache that step returned, or `fork` the cache before it."
         )
 
@@ -408,37 +452,43 @@ def _check_init(config: ModelConfig, *, batch: int, capacity: int, slack: int, l
     if capacity > config.max_positions:
         over = capacity - config.max_positions
         raise CapacityError(
-            f"init: capacity {capacity} exceeds the model's {config.max_positions} positions. Lower it by {over}."
+            f"init: capacity {capacity} exceeds the model's {config.max_positions} positions. "
+            f"Lower it by {over}."
         )
 
 
 def _check_site(site: Any, q_BTNH: Array, k_BTKH: Array, v_BTKH: Array, rule: ops.Rule) -> None:
     if k_BTKH.shape != v_BTKH.shape:
         raise ShapeError(
-            f"attend: k_BTKH is {tuple(k_BTKH.shape)}, v_BTKH is {tuple(v_BTKH.shape)}; they must be alike."
+            f"attend: k_BTKH is {tuple(k_BTKH.shape)}, v_BTKH is {tuple(v_BTKH.shape)}; they must "
+            "be alike."
         )
     rows, _, kv_heads, width = k_BTKH.shape
     if isinstance(site, uncached.UncachedSite):
         have = (site.num_kv_heads, site.head_dim)
         if have != (kv_heads, width):
             raise ShapeError(
-                f"attend: k_BTKH has (K, H) {(kv_heads, width)}, the site {have}. Was it made for this model?"
+                f"attend: k_BTKH has (K, H) {(kv_heads, width)}, the site {have}. Was it made for "
+                "this model?"
             )
         return
     keys = site.k_BKSH if isinstance(site, contiguous.ContiguousSite) else site.k_BKCH
     if keys.shape[3] != width:
         raise ShapeError(
-            f"attend: k_BTKH has H={width}, the cache has H={keys.shape[3]}. Was the cache made for another model?"
+            f"attend: k_BTKH has H={width}, the cache has H={keys.shape[3]}. Was the cache made "
+            "for another model?"
         )
     if keys.shape[:2] != (rows, kv_heads):
         raise ShapeError(
-            f"attend: k_BTKH has B*K={rows * kv_heads} lines, the cache has {keys.shape[0] * keys.shape[1]}. "
+            f"attend: k_BTKH has B*K={rows * kv_heads} lines, the cache has "
+            f"{keys.shape[0] * keys.shape[1]}. "
             "Was the cache made for another batch or model?"
         )
     _check_place(keys, k_BTKH)
     if isinstance(site, window.WindowSite) and site.window != rule.window:
         raise ShapeError(
-            f"attend: rule.window is {rule.window}, the ring was made for {site.window}. Make a new cache."
+            f"attend: rule.window is {rule.window}, the ring was made for {site.window}. Make a "
+            "new cache."
         )
 
 
@@ -464,6 +514,7 @@ def _check_rollback(length_B: Array, floor_B: Array, have_B: Array) -> None:
             )
         if wanted < least:
             raise RollbackError(
-                f"rollback: length_B[{row}] is {wanted}, a ring of this cache has evicted what lies below {least}. "
+                f"rollback: length_B[{row}] is {wanted}, a ring of this cache has evicted what "
+                f"lies below {least}. "
                 f"Make the cache with slack of at least {least - wanted} more."
             )

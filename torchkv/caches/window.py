@@ -1,8 +1,9 @@
-"""The window layout: a ring of W + slack slots for a layer that was trained with a window of W tokens.
+"""The window layout: a ring of W + slack slots for a layer trained with a window of W tokens.
 
-Token number p of a row stands in slot p mod C. A query sees W keys, its own among them; the slack keeps that many older
-tokens alive, so that a row can be rolled back by up to slack tokens and still find its whole window.
-Letters: B rows, T new tokens, N query heads, K key/value heads, H head width, W window, C slots of the ring.
+Token number p of a row stands in slot p mod C. A query sees W keys, its own among them; the slack
+keeps that many older tokens alive, so that a row can be rolled back by up to slack tokens and still
+find its whole window. Letters: B rows, T new tokens, N query heads, K key/value heads, H head
+width, W window, C slots of the ring.
 """
 
 from dataclasses import dataclass
@@ -19,7 +20,10 @@ from torchkv.caches.state import Bias, Cache, Expand, Rotate, Step
 
 @dataclass(frozen=True)
 class WindowSite:
-    """One attention's ring; which slots still hold a needed token follows from lengths and peaks alone."""
+    """One attention's ring.
+
+    Which slots still hold a needed token follows from lengths and peaks alone.
+    """
 
     k_BKCH: Float[Array, "B K C H"]
     v_BKCH: Float[Array, "B K C H"]
@@ -30,9 +34,12 @@ class WindowSite:
 def init_site(
     attention: Attention, *, batch: int, capacity: int, dtype: torch.dtype, slack: int = 0
 ) -> WindowSite:
-    """Return an empty ring of min(W + slack, capacity) slots; a row that never exceeds the ring evicts nothing.
+    """Return an empty ring of min(W + slack, capacity) slots.
 
-    Cost: allocates 2 * batch * K * min(W + slack, capacity) * H elements, whatever the text's length.
+    A row that never exceeds the ring evicts nothing.
+
+    Cost: allocates 2 * batch * K * min(W + slack, capacity) * H elements, whatever the text's
+    length.
     """
     assert attention.window is not None  # caches.init sends only windowed layers here
     ring = min(attention.window + slack, capacity)
@@ -53,10 +60,11 @@ def attend(
     bias: Bias | None = None,
     expand: Expand | None = None,
 ) -> tuple[Float[Array, "B T N H"], WindowSite]:
-    """Return the attention output of T new tokens, and the ring with their keys and values written into it.
+    """Return the attention output of T new tokens, and the ring, written in place.
 
-    Up to slack + 1 tokens displace nothing that their first query needs, so they are written first and the ring is read
-    once; a longer chunk reads the ring as it was and the new keys beside it, and is written afterwards.
+    Up to slack + 1 tokens displace nothing that their first query needs, so they are written first
+    and the ring is read once; a longer chunk reads the ring as it was and the new keys beside it,
+    and is written afterwards.
 
     Args:
         site: One attention's ring, written in place.
@@ -72,8 +80,8 @@ def attend(
     Raises:
         ShapeError: Batch, K, H, dtype or window differ from the site; see `caches.attend`.
 
-    Cost: writes 2*B*min(T, C)*K*H elements; reads the ring's used slots, and for a long chunk a copy of them joined with
-    the chunk.
+    Cost: writes 2*B*min(T, C)*K*H elements; reads the ring's used slots, and for a long chunk a
+    copy of them joined with the chunk.
     """
     if rotate is not None:
         q_BTNH, k_BTKH = rotate(q_BTNH, step.position_BT), rotate(k_BTKH, step.position_BT)
@@ -100,13 +108,16 @@ def attend(
 def read(
     site: WindowSite, shared: None, length_B: Int[Array, " B"], peak_B: Int[Array, " B"]
 ) -> tuple[Float[Array, "B S K H"], Float[Array, "B S K H"], Int[Array, "B S"], Bool[Array, "B S"]]:
-    """Return keys, values, the position of each slot, and which slots hold the token of that position."""
+    """Return keys, values, the position of each slot, and which slots hold its token."""
     key_BC, intact_BC = _intact(site, length_B, peak_B)
     return *slots.by_row(site.k_BKCH, site.v_BKCH), key_BC, intact_BC
 
 
 def floor(site: WindowSite, cache: Cache) -> Int[Array, " B"]:
-    """Return the shortest length that each row can be rolled back to: slack below its peak once the ring has wrapped."""
+    """Return the shortest length that each row can be rolled back to.
+
+    Slack below its peak once the ring has wrapped.
+    """
     return (cache.peak_B - site.slack).masked_fill(cache.peak_B <= site.k_BKCH.shape[2], 0)
 
 
@@ -128,14 +139,21 @@ def widen_site(site: WindowSite, old: WindowSite) -> WindowSite:
     return old
 
 
+def scrub_site(
+    site: WindowSite, length_B: Int[Array, " B"], peak_B: Int[Array, " B"]
+) -> WindowSite:
+    """Return the ring with 0 in every slot that no later query can see, in place."""
+    needed_BC = _needed(site, length_B, peak_B)
+    slots.scrub_values(site.k_BKCH, needed_BC)
+    slots.scrub_values(site.v_BKCH, needed_BC)
+    return site
+
+
 def poison_site(
     site: WindowSite, length_B: Int[Array, " B"], peak_B: Int[Array, " B"]
 ) -> WindowSite:
-    """Return a copy of the site with NaN in every slot that holds no token, or one that no later query can see."""
-    key_BC, intact_BC = _intact(site, length_B, peak_B)
-    reach = site.window + site.slack
-    needed_BC = intact_BC & (key_BC + reach > length_B.unsqueeze(1))
-    k_BKCH, v_BKCH = slots.poison(site.k_BKCH, site.v_BKCH, needed_BC)
+    """Return a copy of the ring with NaN in every slot that no later query can see."""
+    k_BKCH, v_BKCH = slots.poison(site.k_BKCH, site.v_BKCH, _needed(site, length_B, peak_B))
     return WindowSite(k_BKCH, v_BKCH, site.window, site.slack)
 
 
@@ -150,15 +168,16 @@ def _attend_written(
     alone = step.start is not None and q_BTNH.shape[1] == 1
     if whole and alone and bias is None and rule.soft_cap is None:
         return slots.attend_all(q_BTNH, k_BKSH, v_BKSH, rule=rule)
-    key_BS, valid_BS = _places(step.length_B + step.count_B, ring, used)
+    key_BS, held_BS = _places(step.length_B + step.count_B, ring, used)
     return slots.attend_slots(
         q_BTNH,
         k_BKSH,
         v_BKSH,
         query_BT=step.position_BT,
         key_BS=key_BS,
-        valid_BS=valid_BS,
+        valid_BS=held_BS & _in_reach(site, step, key_BS),
         rule=rule,
+        clean=step.clean,
         bias=bias,
     )
 
@@ -181,8 +200,9 @@ def _attend_beside(
         torch.cat((site.v_BKCH[:, :, :used], slots.heads_first(v_BTKH)), 2),
         query_BT=step.position_BT,
         key_BS=torch.cat((old_BS, step.position_BT), 1),
-        valid_BS=torch.cat((held_BS, step.valid_BT), 1),
+        valid_BS=torch.cat((held_BS & _in_reach(site, step, old_BS), step.valid_BT), 1),
         rule=rule,
+        clean=step.clean,
         bias=bias,
     )
 
@@ -194,17 +214,28 @@ def _intact(site: WindowSite, length_B: Array, peak_B: Array) -> tuple[Array, Ar
     return key_BC, held_BC & (key_BC + ring >= peak_B.unsqueeze(1))
 
 
+def _needed(site: WindowSite, length_B: Array, peak_B: Array) -> Array:
+    key_BC, intact_BC = _intact(site, length_B, peak_B)
+    return intact_BC & (key_BC + site.window + site.slack > length_B.unsqueeze(1))
+
+
+def _in_reach(site: WindowSite, step: Step, key_BS: Array) -> Array:
+    # What the step's first query does not see, none does: it may be anything.
+    return key_BS > (step.length_B - site.window).unsqueeze(1)
+
+
 def _places(length_B: Array, ring: int, used: int) -> tuple[Array, Array]:
-    # A slot's newest token lies as many whole laps after its first one as fit below the length. After a rollback it may
-    # hold a later one; the position given here is then outside of every later query's window, because `floor` keeps
-    # rollbacks within the slack.
+    # A slot's newest token lies as many whole laps after its first one as fit below the length.
+    # After a rollback it may hold a later one; the position given here is then outside of every
+    # later query's window, because `floor` keeps rollbacks within the slack.
     slot_S = torch.arange(used, dtype=torch.int32, device=length_B.device)
     laps_BS = torch.div(length_B.unsqueeze(1) - 1 - slot_S, ring, rounding_mode="floor")
     return slot_S + laps_BS * ring, laps_BS >= 0
 
 
 def _write(site: WindowSite, step: Step, k_BTKH: Array, v_BTKH: Array) -> None:
-    # Of a chunk longer than the ring only the last C tokens are written: two tokens never meet in one slot.
+    # Of a chunk longer than the ring only the last C tokens are written: two tokens never meet in
+    # one slot.
     ring, tokens = site.k_BKCH.shape[2], k_BTKH.shape[1]
     if step.start is not None:
         if tokens == 1:

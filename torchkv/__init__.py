@@ -1,0 +1,40 @@
+"""The PyTorch twin of jaxkv: the same names and results on buffers written in place.
+
+Importing this package does not import torch.
+"""
+
+import importlib
+from typing import Any
+
+_HOME = {
+    "Cache": "torchkv.caches",
+    "Decoder": "torchkv.model",
+    "Generated": "torchkv.generation",
+    "ModelConfig": "jaxkv.spec.config",
+    "Subject": "torchkv.subject",
+    "forward": "torchkv.model",
+    "from_arrays": "torchkv.weights",
+    "generate": "torchkv.generation",
+    "open_source": "jaxkv.spec.source",
+    "params_of": "torchkv.model",
+    "plan": "torchkv.planning",
+    "preset": "jaxkv.spec.families",
+    "random_arrays": "jaxkv.spec.random_weights",
+    "to_arrays": "torchkv.weights",
+}
+
+__all__ = sorted(_HOME)  # pyright: ignore[reportUnsupportedDunderAll] resolved by __getattr__
+
+
+def __getattr__(name: str) -> Any:
+    """Return a public name from the module that defines it, imported on first use."""
+    if name not in _HOME:
+        raise AttributeError(
+            f"module 'torchkv' has no attribute {name!r}; it has {', '.join(__all__)}"
+        )
+    return getattr(importlib.import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    """Return the public names."""
+    return __all__
