@@ -1,4 +1,4 @@
-"""Steady decode of SmolLM2 in float32 at batch 1: jaxkv and torchkv against transformers, in one run."""
+"""Steady decode of SmolLM2, float32, batch 1: both twins against transformers, in one run."""
 
 import argparse
 import json

@@ -61,7 +61,6 @@ class TransformersRunner:
                 rms_norm_eps=config.norm.eps,
                 tie_word_embeddings=config.tied_head,
                 rope_parameters={"rope_type": "default", "rope_theta": layer.attention.rope.theta},
-                attn_implementation="sdpa",
             )
         ).eval()
         state = {name: torch.from_numpy(array) for name, array in _their_names(checkpoint)}

@@ -225,7 +225,7 @@ def _feed(
     count_B: Array,
     *,
     config: ModelConfig,
-    **promises: bool,
+    **promises: Any,
 ) -> tuple[Text, Array, Any]:
     """Return the next logits.
 

@@ -141,7 +141,9 @@ class Subject:
             state,
             count_B,
             fresh=ids_BT.shape[1] > 1 and not length_B.any(),
-            rectangular=ids_BT.shape[1] == 1 and len({*length_B.tolist()}) == 1 and bool(counts.all()),
+            rectangular=ids_BT.shape[1] == 1
+            and len({*length_B.tolist()}) == 1
+            and bool(counts.all()),
         )
         if check:
             caches.check(state)

@@ -5,27 +5,12 @@ out_BTNH, site = attend(cache.sites[i], step, q_BTNH, k_BTKH, v_BTKH, rule=rule)
 cache = commit(cache, step, sites)
 """
 
+from jaxkv.caches.buffers import narrow, nbytes, poison, read, scrub, widen
 from jaxkv.caches.disk import load, save
+from jaxkv.caches.history import fork, gather, reset, rollback
+from jaxkv.caches.layouts import LAYOUTS
 from jaxkv.caches.state import Bias, Cache, Expand, Rotate, Step
-from jaxkv.caches.verbs import (
-    LAYOUTS,
-    attend,
-    begin,
-    check,
-    check_dtype,
-    commit,
-    fork,
-    gather,
-    init,
-    narrow,
-    nbytes,
-    poison,
-    read,
-    reset,
-    rollback,
-    scrub,
-    widen,
-)
+from jaxkv.caches.verbs import attend, begin, check, check_dtype, commit, init
 from jaxkv.ops import Rule
 
 __all__ = [

@@ -1,30 +1,21 @@
-"""The verbs of every cache.
+"""The verbs of a step: `init`, `begin`, `attend`, `commit`, and the host's `check`.
 
-What they owe is the same for all layouts, how a layout does it stands in its own file.
-
+What they owe is the same for all layouts; how a layout does it stands in its own file.
 Letters: B rows, T new tokens, S slots, N query heads, K key/value heads, H head width.
 """
 
-import dataclasses
-from types import ModuleType
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from jaxkv import ops
 from jaxkv.caches import contiguous, uncached, window
+from jaxkv.caches.layouts import LAYOUTS, layout_for, module_of
 from jaxkv.caches.state import Bias, Cache, Expand, Rotate, Step
-from jaxkv.spec.config import Attention, ModelConfig
-from jaxkv.spec.errors import CapacityError, RequestError, RollbackError, ShapeError
-
-LAYOUTS: dict[str, ModuleType] = {"contiguous": contiguous, "window": window, "uncached": uncached}
-_MODULE_OF = {
-    contiguous.ContiguousSite: contiguous,
-    window.WindowSite: window,
-    uncached.UncachedSite: uncached,
-}
+from jaxkv.spec.config import ModelConfig
+from jaxkv.spec.errors import CapacityError, RequestError, ShapeError
 
 
 def init(
@@ -57,7 +48,7 @@ def init(
     _check_init(config, batch=batch, capacity=capacity, slack=slack, layout=layout)
     dtype = check_dtype("init", dtype)
     sites = tuple(
-        _layout_for(layer.attention, layout).init_site(
+        layout_for(layer.attention, layout).init_site(
             layer.attention, batch=batch, capacity=capacity, dtype=dtype, slack=slack
         )
         for layer in config.layers
@@ -144,7 +135,7 @@ def attend(
         ShapeError: Batch, K, H, dtype or window differ from the site.
     """
     _check_site(site, q_BTNH, k_BTKH, v_BTKH, rule)
-    layout = _MODULE_OF[type(site)]
+    layout = module_of(site)
     out, site = layout.attend(
         site, step, q_BTNH, k_BTKH, v_BTKH, rule=rule, rotate=rotate, bias=bias, expand=expand
     )
@@ -170,176 +161,6 @@ def commit(cache: Cache, step: Step, sites: tuple[Any, ...]) -> Cache:
         sites=sites,
         capacity=cache.capacity,
     )
-
-
-def read(
-    cache: Cache, layer: int
-) -> tuple[Float[Array, "B S K H"], Float[Array, "B S K H"], Int[Array, "B S"], Bool[Array, "B S"]]:
-    """Return one layer's keys (rotated, as stored), values, the position of each slot.
-
-    And which slots are valid.
-
-    Raises:
-        RequestError: There is no such layer.
-        Unsupported: The layout stores nothing.
-    """
-    if not 0 <= layer < len(cache.sites):
-        raise RequestError(f"read: layer is {layer}, expected 0 to {len(cache.sites) - 1}.")
-    site = cache.sites[layer]
-    return _MODULE_OF[type(site)].read(site, cache.shared, cache.length_B, cache.peak_B)
-
-
-def rollback(cache: Cache, length_B: Int[Array, " B"]) -> Cache:
-    """Return the cache as if each row had only ever held its first length_B[b] tokens.
-
-    Clears overflow_B.
-
-    Under jit, where nothing can be raised, a row with a length that is refused keeps its tokens and
-    is marked in overflow_B by how far the length is off.
-
-    Args:
-        cache: Any cache.
-        length_B: int32, new length of each row.
-
-    Raises:
-        RollbackError: A length is negative, above the row's, or below what a ring still holds.
-        ShapeError: length_B is not one number a row.
-        Unsupported: The layout stores nothing.
-    """
-    if length_B.shape != cache.length_B.shape:
-        rows = cache.length_B.shape[0]
-        raise ShapeError(
-            f"rollback: length_B has shape {length_B.shape}, expected ({rows},), one length a row."
-        )
-    length_B = length_B.astype(jnp.int32)
-    floor_B = jnp.zeros_like(length_B)
-    for site in cache.sites:
-        floor_B = jnp.maximum(floor_B, _MODULE_OF[type(site)].floor(site, cache))
-    if not _is_traced(length_B, cache.length_B):
-        _check_rollback(length_B, floor_B, cache.length_B)
-    off_B = jnp.maximum(jnp.maximum(length_B - cache.length_B, floor_B - length_B), 0)
-    kept_B = jnp.where(off_B == 0, length_B, cache.length_B)
-    return Cache(kept_B, cache.peak_B, off_B, cache.shared, cache.sites, cache.capacity)
-
-
-def gather(cache: Cache, rows_B: Int[Array, " C"]) -> Cache:
-    """Return a cache whose row i is row rows_B[i] of this one.
-
-    Rows may repeat, be left out, or change in number.
-
-    Under jit a row out of range is marked in the result's overflow_B.
-
-    Raises:
-        RequestError: A row is out of range.
-        Unsupported: The layout stores nothing.
-
-    Cost: copies the rows' buffers.
-    """
-    batch = cache.length_B.shape[0]
-    rows_B = rows_B.astype(jnp.int32)
-    off_B = jnp.maximum(jnp.maximum(rows_B - batch + 1, -rows_B), 0)
-    if not _is_traced(rows_B):
-        for i, row in enumerate(rows_B.tolist()):
-            if not 0 <= row < batch:
-                raise RequestError(
-                    f"gather: rows_B[{i}] is {row}, expected 0 to {batch - 1} (the cache "
-                    f"has {batch} rows)."
-                )
-    sites = tuple(
-        _MODULE_OF[type(site)].gather_site(site, rows_B, batch=batch) for site in cache.sites
-    )
-    length_B, peak_B, overflow_B = (
-        jnp.take(x_B, rows_B, mode="clip")
-        for x_B in (cache.length_B, cache.peak_B, cache.overflow_B)
-    )
-    return Cache(length_B, peak_B, overflow_B + off_B, cache.shared, sites, cache.capacity)
-
-
-def fork(cache: Cache) -> Cache:
-    """Return a second cache with buffers of its own.
-
-    Which outlives the first one's being donated or consumed.
-
-    Without donation it is not needed: a cache is never changed, so the old one can simply be kept.
-
-    Cost: copies every buffer.
-    """
-    return jax.tree.map(jnp.copy, cache)
-
-
-def reset(cache: Cache) -> Cache:
-    """Return the cache with every row empty and every mark cleared.
-
-    What the buffers hold no longer matters.
-
-    Cost: none; buffers are not rewritten.
-    """
-    length_B, peak_B, overflow_B = (jnp.zeros_like(cache.length_B) for _ in range(3))
-    return Cache(length_B, peak_B, overflow_B, cache.shared, cache.sites, cache.capacity)
-
-
-def narrow(cache: Cache, *, slots: int) -> Cache:
-    """Return a cache of at most `slots` tokens a row for the steps of one program.
-
-    So that they read no more than that.
-
-    Capacity must not cost time, and a step reads its whole buffers: a program copies the front of a
-    large cache once, works on it, and puts it back with `widen`.
-
-    Args:
-        cache: Any cache.
-        slots: Tokens that the longest row will hold at most.
-
-    Not checked here: that no row holds more; `generation.plan` sees to it.
-    Cost: copies slots / capacity of the buffers; none when the cache is no larger.
-    """
-    if slots >= cache.capacity:
-        return cache
-    sites = tuple(_MODULE_OF[type(site)].narrow_site(site, slots=slots) for site in cache.sites)
-    return dataclasses.replace(cache, sites=sites, capacity=slots)
-
-
-def widen(cache: Cache, like: Cache) -> Cache:
-    """Return the cache in the larger buffers of the one that it was narrowed from.
-
-    Cost: writes the narrow buffers' elements.
-    """
-    if cache.capacity == like.capacity:
-        return cache
-    pairs = zip(cache.sites, like.sites, strict=True)
-    sites = tuple(_MODULE_OF[type(site)].widen_site(site, old) for site, old in pairs)
-    return dataclasses.replace(cache, sites=sites, capacity=like.capacity)
-
-
-def scrub(cache: Cache) -> Cache:
-    """Return the cache with values of 0 in every slot that holds no token.
-
-    After it every step of a loop can be `clean`: none has to pass over the values again.
-
-    Cost: rewrites the values' buffers once.
-    """
-    sites = tuple(
-        _MODULE_OF[type(site)].scrub_site(site, cache.length_B, cache.peak_B)
-        for site in cache.sites
-    )
-    return dataclasses.replace(cache, sites=sites)
-
-
-def poison(cache: Cache) -> Cache:
-    """Return the cache with NaN in every slot that holds no token.
-
-    A probe, what the cache answers must not change.
-    """
-    sites = tuple(
-        _MODULE_OF[type(site)].poison_site(site, cache.length_B, cache.peak_B)
-        for site in cache.sites
-    )
-    return dataclasses.replace(cache, sites=sites)
-
-
-def nbytes(cache: Cache) -> int:
-    """Return the bytes of all arrays of the cache: buffers, lengths, marks."""
-    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(cache))
 
 
 def check(cache: Cache) -> None:
@@ -369,18 +190,12 @@ def check_dtype(function: str, dtype: Any) -> jnp.dtype:
         raise RequestError(
             f"{function}: dtype is {wanted.name}, expected a floating one such as float32."
         )
-    if wanted == jnp.float64 and not jax.config.jax_enable_x64:
+    if wanted == jnp.float64 and not jax.config.read("jax_enable_x64"):
         raise RequestError(
             f"{function}: dtype is float64, but JAX computes in float32 now. Set "
             "JAX_ENABLE_X64=1 before starting Python."
         )
     return wanted
-
-
-def _layout_for(attention: Attention, layout: str) -> ModuleType:
-    if layout == "window" and attention.window is None:
-        return contiguous
-    return LAYOUTS[layout]
 
 
 def _check_init(config: ModelConfig, *, batch: int, capacity: int, slack: int, layout: str) -> None:
@@ -432,23 +247,3 @@ def _check_site(site: Any, q_BTNH: Array, k_BTKH: Array, v_BTKH: Array, rule: op
             f"attend: rule.window is {rule.window}, the ring was made for {site.window}. "
             "Make a new cache."
         )
-
-
-def _check_rollback(length_B: Array, floor_B: Array, have_B: Array) -> None:
-    for row, (wanted, least, have) in enumerate(
-        zip(length_B.tolist(), floor_B.tolist(), have_B.tolist(), strict=True)
-    ):
-        if wanted < 0 or wanted > have:
-            raise RollbackError(
-                f"rollback: length_B[{row}] is {wanted}, expected 0 to {have}, what the row holds."
-            )
-        if wanted < least:
-            raise RollbackError(
-                f"rollback: length_B[{row}] is {wanted}, a ring of this cache has evicted "
-                f"what lies below {least}. "
-                f"Make the cache with slack of at least {least - wanted} more."
-            )
-
-
-def _is_traced(*arrays: Array) -> bool:
-    return any(isinstance(array, jax.core.Tracer) for array in arrays)

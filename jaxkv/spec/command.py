@@ -125,7 +125,9 @@ def measure(
     first_seconds, _ = _timed(generate, prompt_ids, min(max_new_tokens, 1))
     all_seconds, result = _timed(generate, prompt_ids, max_new_tokens)
     ids = result.new_tokens[0]
-    rate = (len(ids) - 1) / (all_seconds - first_seconds) if len(ids) > 1 else None
+    # On a tiny model the two times can cross: then there is nothing to divide by.
+    rest_seconds = all_seconds - first_seconds
+    rate = (len(ids) - 1) / rest_seconds if len(ids) > 1 and rest_seconds > 0 else None
     traced = None if warm.compilations is None else warm.compilations + (result.compilations or 0)
     return Report(
         prompt_ids=prompt_ids,

@@ -21,7 +21,7 @@ def computations(text: str) -> dict[str, list[str]]:
 
 
 def loop_operations(text: str) -> Counter:
-    """Return how often each (operation, shape) occurs in the largest while loop, fusions included."""
+    """Return how often each (operation, shape) occurs in the largest loop, fusions included."""
     parts = computations(text)
     bodies = [match.group(1) for match in re.finditer(r"while\(.*?body=%?([\w.\-]+)", text)]
     counts = [_count(parts, body) for body in bodies]

@@ -1,4 +1,4 @@
-"""Run in a child process, without float64: what one twin computes with the real checkpoint, as JSON."""
+"""Run in a child process, without float64: what one twin computes with the real weights."""
 
 import importlib
 import json

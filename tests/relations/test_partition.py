@@ -1,5 +1,7 @@
 """Cached equals full, however the text is cut into chunks."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import example, given
@@ -29,7 +31,7 @@ ALWAYS = (
 def partitions(draw, total=T):
     cuts = draw(st.sets(st.integers(1, total - 1)))
     edges = [0, *sorted(cuts), total]
-    return [b - a for a, b in zip(edges, edges[1:], strict=False)]
+    return [b - a for a, b in pairwise(edges)]
 
 
 def always(test):

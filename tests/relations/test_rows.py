@@ -6,7 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from crosscheck import assert_agree, close
-from tests.tiny import BATCH, CAPACITY, CELLS, LONGEST, ids_of
+from tests.tiny import BATCH, CAPACITY, CELLS, ids_of
 
 EXACT = close(rtol=1e-10, atol=1e-10)
 counts = st.lists(st.integers(0, 8), min_size=BATCH, max_size=BATCH)

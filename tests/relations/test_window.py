@@ -43,9 +43,7 @@ def test_the_ring_equals_full_attention_under_the_banded_mask_far_past_w(cell, s
 def test_a_window_of_w_means_w_keys_the_queries_own_among_them(twin, sizes):
     """KV-08, KV-11: with one-hot values the output shows which keys each query saw."""
     cell = Cell(twin, "llama", "window")
-    caches, spec = module(cell, "caches"), llama(4).layers[0].attention
-    del spec
-    seen = _visible_counts(caches, twin, sizes)
+    seen = _visible_counts(module(cell, "caches"), twin, sizes)
 
     np.testing.assert_array_equal(seen, [1, 2, 3, 4, 4, 4, 4, 4, 4, 4])
 
@@ -83,7 +81,7 @@ def _keys_of(cell, ids):
 
 
 def _visible_counts(caches, twin, sizes):
-    """Feed equal keys and one-hot values of the position: the output is an average over the seen."""
+    """Feed equal keys and one-hot values of the position: the output averages what was seen."""
     tokens = sum(sizes)
     config = llama(4)
     site_config = type(config.layers[0].attention)(1, 1, 18, 4, None, False, False)

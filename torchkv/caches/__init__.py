@@ -8,27 +8,12 @@ The first `attend` of a step consumes the cache that it began from: using that o
 `fork` keeps a copy.
 """
 
+from torchkv.caches.buffers import narrow, nbytes, poison, read, scrub, widen
 from torchkv.caches.disk import load, save
+from torchkv.caches.history import fork, gather, reset, rollback
+from torchkv.caches.layouts import LAYOUTS
 from torchkv.caches.state import Bias, Cache, Expand, Rotate, Step
-from torchkv.caches.verbs import (
-    LAYOUTS,
-    attend,
-    begin,
-    check,
-    check_dtype,
-    commit,
-    fork,
-    gather,
-    init,
-    narrow,
-    nbytes,
-    poison,
-    read,
-    reset,
-    rollback,
-    scrub,
-    widen,
-)
+from torchkv.caches.verbs import attend, begin, check, check_dtype, commit, init
 from torchkv.ops import Rule
 
 __all__ = [

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor as Array
 
-from jaxkv.spec.errors import RequestError, ShapeError, SourceError
+from jaxkv.spec.errors import ShapeError, SourceError
 from torchkv.caches.state import Cache
 
 FORMAT = "torchkv-cache-1"
@@ -37,12 +37,7 @@ def save(cache: Cache, path: str | Path, *, identity: str = "") -> None:
     """
     from safetensors.torch import save as to_bytes
 
-    if not cache.epoch.is_current():
-        raise RequestError(
-            "save: cache was consumed, a later step wrote to its buffers in place; expected the "
-            "newest. "
-            "Go on with the cache that step returned, or `fork` the cache before it."
-        )
+    cache.epoch.check("save", "cache")
     path = Path(path)
     arrays = {name: array.contiguous() for name, array in _named(cache).items()}
     notes = {"format": FORMAT, "identity": identity, "shape": _describe(cache)}

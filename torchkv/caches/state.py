@@ -15,6 +15,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor as Array
 
+from jaxkv.spec.errors import RequestError
+
 Rotate = Callable[[Float[Array, "B T N H"], Int[Array, "B T"]], Float[Array, "B T N H"]]
 Bias = Callable[[Int[Array, "B T"], Int[Array, "B S"]], Float[Array, "B N T S"]]
 Expand = Callable[
@@ -47,6 +49,19 @@ class Epoch:
     def is_current(self) -> bool:
         """Return whether the buffers hold what this epoch starts from or what it has written."""
         return self.ledger.now in (self.before, self.after)
+
+    def check(self, function: str, held: str) -> None:
+        """Raise if somebody else wrote to the buffers.
+
+        Raises:
+            RequestError: They did.
+        """
+        if not self.is_current():
+            raise RequestError(
+                f"{function}: {held} was consumed, a later step wrote to its buffers in place; "
+                "expected the newest. Go on with the cache that step returned, or `fork` the cache "
+                "before it."
+            )
 
     def next(self) -> "Epoch":
         """Return the epoch of a step that starts from these contents; nothing is written yet."""

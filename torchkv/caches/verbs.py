@@ -1,33 +1,23 @@
-"""The verbs of every cache.
+"""The verbs of a step: `init`, `begin`, `attend`, `commit`, and the host's `check`.
 
-What they owe is the same for all layouts, how a layout does it stands in its own file.
+What they owe is the same for all layouts; how a layout does it stands in its own file.
 
-Letters: B rows, T new tokens, S slots, N query heads, K key/value heads, H head width, C rows of a
-gathered cache.
+Letters: B rows, T new tokens, N query heads, K key/value heads, H head width.
 """
 
-import dataclasses
-from collections.abc import Iterator
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor as Array
 
-from jaxkv.spec.config import Attention, ModelConfig
-from jaxkv.spec.errors import CapacityError, RequestError, RollbackError, ShapeError
+from jaxkv.spec.config import ModelConfig
+from jaxkv.spec.errors import CapacityError, RequestError, ShapeError
 from torchkv import ops
 from torchkv.caches import contiguous, uncached, window
-from torchkv.caches.state import Bias, Cache, Epoch, Expand, Rotate, Step
-
-LAYOUTS: dict[str, ModuleType] = {"contiguous": contiguous, "window": window, "uncached": uncached}
-_MODULE_OF = {
-    contiguous.ContiguousSite: contiguous,
-    window.WindowSite: window,
-    uncached.UncachedSite: uncached,
-}
+from torchkv.caches.layouts import LAYOUTS, layout_for, module_of
+from torchkv.caches.state import Bias, Cache, Expand, Rotate, Step
 
 
 def init(
@@ -62,12 +52,13 @@ def init(
     _check_init(config, batch=batch, capacity=capacity, slack=slack, layout=layout)
     dtype = check_dtype("init", dtype)
     sites = tuple(
-        _layout_for(layer.attention, layout).init_site(
+        layout_for(layer.attention, layout).init_site(
             layer.attention, batch=batch, capacity=capacity, dtype=dtype, slack=slack
         )
         for layer in config.layers
     )
-    return Cache(*_empty_marks(batch, None), None, sites, capacity)
+    length_B, peak_B, overflow_B = (torch.zeros(batch, dtype=torch.int32) for _ in range(3))
+    return Cache(length_B, peak_B, overflow_B, None, sites, capacity)
 
 
 def begin(
@@ -100,7 +91,7 @@ def begin(
         ShapeError: count_B is not one number a row.
         RequestError: The cache was consumed.
     """
-    _check_current("begin", cache)
+    cache.epoch.check("begin", "cache")
     if count_B.shape != cache.length_B.shape:
         rows = cache.length_B.shape[0]
         raise ShapeError(
@@ -151,9 +142,9 @@ def attend(
         RequestError: Another step has written to the buffers since this one began.
     """
     _check_site(site, q_BTNH, k_BTKH, v_BTKH, rule)
-    _check_current("attend", step)
+    step.epoch.check("attend", "step")
     step.epoch.write()
-    layout = _MODULE_OF[type(site)]
+    layout = module_of(site)
     out_BTNH, site = layout.attend(
         site, step, q_BTNH, k_BTKH, v_BTKH, rule=rule, rotate=rotate, bias=bias, expand=expand
     )
@@ -173,7 +164,7 @@ def commit(cache: Cache, step: Step, sites: tuple[Any, ...]) -> Cache:
         raise ShapeError(
             f"commit: {len(sites)} sites, the cache has {len(cache.sites)}, one per attention."
         )
-    _check_current("commit", step)
+    step.epoch.check("commit", "step")
     length_B = step.length_B + step.count_B
     return Cache(
         length_B=length_B,
@@ -184,204 +175,6 @@ def commit(cache: Cache, step: Step, sites: tuple[Any, ...]) -> Cache:
         capacity=cache.capacity,
         epoch=step.epoch.settle(),
     )
-
-
-def read(
-    cache: Cache, layer: int
-) -> tuple[Float[Array, "B S K H"], Float[Array, "B S K H"], Int[Array, "B S"], Bool[Array, "B S"]]:
-    """Return one layer's keys, values, the position of each slot, and which slots are valid.
-
-    Keys are rotated, as stored.
-
-    Raises:
-        RequestError: There is no such layer, or the cache was consumed.
-        Unsupported: The layout stores nothing.
-    """
-    if not 0 <= layer < len(cache.sites):
-        raise RequestError(f"read: layer is {layer}, expected 0 to {len(cache.sites) - 1}.")
-    _check_current("read", cache)
-    site = cache.sites[layer]
-    return _MODULE_OF[type(site)].read(site, cache.shared, cache.length_B, cache.peak_B)
-
-
-def rollback(cache: Cache, length_B: Int[Array, " B"]) -> Cache:
-    """Return the cache as if each row had only ever held its first length_B[b] tokens.
-
-    Clears overflow_B.
-
-    It shares the buffers with the one passed in, and the next step of either consumes the other.
-
-    Args:
-        cache: Any cache.
-        length_B: int32, new length of each row.
-
-    Raises:
-        RollbackError: A length is negative, above the row's, or below what a ring still holds.
-        ShapeError: length_B is not one number a row.
-        RequestError: The cache was consumed.
-        Unsupported: The layout stores nothing.
-    """
-    if length_B.shape != cache.length_B.shape:
-        rows = cache.length_B.shape[0]
-        raise ShapeError(
-            f"rollback: length_B has shape {tuple(length_B.shape)}, expected ({rows},), one "
-            "length a row."
-        )
-    _check_current("rollback", cache)
-    length_B = length_B.to(torch.int32, copy=True)
-    floors = [_MODULE_OF[type(site)].floor(site, cache) for site in cache.sites]
-    _check_rollback(length_B, torch.stack(floors).amax(0), cache.length_B)
-    return dataclasses.replace(
-        cache, length_B=length_B, overflow_B=torch.zeros_like(cache.overflow_B)
-    )
-
-
-def gather(cache: Cache, rows_B: Int[Array, " C"]) -> Cache:
-    """Return a cache whose row i is row rows_B[i] of this one.
-
-    Rows may repeat, be left out, or change in number.
-
-    It has buffers of its own; the one passed in stays in use.
-
-    Raises:
-        RequestError: A row is out of range, or the cache was consumed.
-        Unsupported: The layout stores nothing.
-
-    Cost: copies the rows' buffers.
-    """
-    _check_current("gather", cache)
-    batch = cache.length_B.shape[0]
-    for i, row in enumerate(rows_B.tolist()):
-        if not 0 <= row < batch:
-            raise RequestError(
-                f"gather: rows_B[{i}] is {row}, expected 0 to {batch - 1} (the cache has {batch} "
-                "rows)."
-            )
-    rows_B = rows_B.to(torch.int32)
-    sites = tuple(
-        _MODULE_OF[type(site)].gather_site(site, rows_B, batch=batch) for site in cache.sites
-    )
-    length_B, peak_B, overflow_B = (
-        mark_B.index_select(0, rows_B)
-        for mark_B in (cache.length_B, cache.peak_B, cache.overflow_B)
-    )
-    return Cache(length_B, peak_B, overflow_B, cache.shared, sites, cache.capacity)
-
-
-def fork(cache: Cache) -> Cache:
-    """Return a second cache with buffers of its own, which outlives the first one's being consumed.
-
-    Raises:
-        RequestError: The cache was consumed.
-
-    Cost: copies every buffer.
-    """
-    _check_current("fork", cache)
-    sites = tuple(
-        dataclasses.replace(site, **{name: x.clone() for name, x in _tensors_of(site)})
-        for site in cache.sites
-    )
-    length_B, peak_B, overflow_B = (
-        mark_B.clone() for mark_B in (cache.length_B, cache.peak_B, cache.overflow_B)
-    )
-    return Cache(length_B, peak_B, overflow_B, cache.shared, sites, cache.capacity)
-
-
-def reset(cache: Cache) -> Cache:
-    """Return the cache with every row empty and every mark cleared.
-
-    What the buffers hold no longer matters.
-
-    It shares the buffers with the one passed in, and the next step of either consumes the other.
-
-    Raises:
-        RequestError: The cache was consumed.
-
-    Cost: none; buffers are not rewritten.
-    """
-    _check_current("reset", cache)
-    length_B, peak_B, overflow_B = _empty_marks(len(cache.length_B), cache.length_B.device)
-    return dataclasses.replace(cache, length_B=length_B, peak_B=peak_B, overflow_B=overflow_B)
-
-
-def narrow(cache: Cache, *, slots: int) -> Cache:
-    """Return a cache of at most `slots` tokens a row on the same buffers, which `widen` puts back.
-
-    Not needed for speed here: a step reads no further than the longest row.
-
-    Args:
-        cache: Any cache.
-        slots: Tokens that the longest row will hold at most.
-
-    Not checked here: that no row holds more; `planning.plan` sees to it.
-    Cost: none, the buffers are views.
-    """
-    if slots >= cache.capacity:
-        return cache
-    sites = tuple(_MODULE_OF[type(site)].narrow_site(site, slots=slots) for site in cache.sites)
-    return dataclasses.replace(cache, sites=sites, capacity=slots)
-
-
-def widen(cache: Cache, like: Cache) -> Cache:
-    """Return the cache in the larger buffers of the one that it was narrowed from.
-
-    Raises:
-        RequestError: The cache was consumed; or it has buffers of its own (`fork`) and `like` was.
-
-    Cost: none, or a copy if the cache has buffers of its own.
-    """
-    if cache.capacity == like.capacity:
-        return cache
-    _check_current("widen", cache)
-    epoch = cache.epoch
-    if epoch.ledger is not like.epoch.ledger:
-        _check_current("widen", like)
-        epoch = like.epoch.next().settle()
-    pairs = zip(cache.sites, like.sites, strict=True)
-    sites = tuple(_MODULE_OF[type(site)].widen_site(site, old) for site, old in pairs)
-    return dataclasses.replace(cache, sites=sites, capacity=like.capacity, epoch=epoch)
-
-
-def scrub(cache: Cache) -> Cache:
-    """Return the cache with 0 in every slot that holds no token, in place.
-
-    The one passed in is consumed.
-
-    After it every step of a loop can be `clean`: none has to pass over the buffers again.
-
-    Raises:
-        RequestError: The cache was consumed.
-
-    Cost: writes the unused slots once.
-    """
-    _check_current("scrub", cache)
-    for site in cache.sites:
-        _MODULE_OF[type(site)].scrub_site(site, cache.length_B, cache.peak_B)
-    return dataclasses.replace(cache, epoch=cache.epoch.next().settle())
-
-
-def poison(cache: Cache) -> Cache:
-    """Return the cache with NaN in every slot that holds no token.
-
-    A probe, what the cache answers must not change.
-
-    Raises:
-        RequestError: The cache was consumed.
-
-    Cost: copies every buffer.
-    """
-    _check_current("poison", cache)
-    sites = tuple(
-        _MODULE_OF[type(site)].poison_site(site, cache.length_B, cache.peak_B)
-        for site in cache.sites
-    )
-    return dataclasses.replace(cache, sites=sites, epoch=Epoch())
-
-
-def nbytes(cache: Cache) -> int:
-    """Return the bytes of all tensors of the cache: buffers, lengths, marks."""
-    held = [x for node in (cache, *cache.sites) for _, x in _tensors_of(node)]
-    return sum(x.numel() * x.element_size() for x in held)
 
 
 def check(cache: Cache) -> None:
@@ -414,33 +207,6 @@ def check_dtype(function: str, dtype: Any) -> torch.dtype:
     if not isinstance(found, torch.dtype) or not found.is_floating_point:
         raise RequestError(f"{function}: dtype is {name}, expected a floating one such as float32.")
     return found
-
-
-def _tensors_of(node: Cache | Any) -> Iterator[tuple[str, Array]]:
-    yield from ((name, value) for name, value in vars(node).items() if isinstance(value, Array))
-
-
-def _empty_marks(batch: int, device: torch.device | None) -> tuple[Array, Array, Array]:
-    length_B, peak_B, overflow_B = (
-        torch.zeros(batch, dtype=torch.int32, device=device) for _ in range(3)
-    )
-    return length_B, peak_B, overflow_B
-
-
-def _layout_for(attention: Attention, layout: str) -> ModuleType:
-    if layout == "window" and attention.window is None:
-        return contiguous
-    return LAYOUTS[layout]
-
-
-def _check_current(function: str, held: Cache | Step) -> None:
-    if not held.epoch.is_current():
-        what = "cache" if isinstance(held, Cache) else "step"
-        raise RequestError(
-            f"{function}: {what} was consumed, a later step wrote to its buffers in place; "
-            "expected the newest. "
-            "Go on with the cache that step returned, or `fork` the cache before it."
-        )
 
 
 def _check_init(config: ModelConfig, *, batch: int, capacity: int, slack: int, layout: str) -> None:
@@ -503,18 +269,3 @@ def _check_place(keys: Array, k_BTKH: Array) -> None:
             f"attend: k_BTKH is on {k_BTKH.device}, the cache on {keys.device}. "
             f"Make the cache under `with torch.device({str(k_BTKH.device)!r})`."
         )
-
-
-def _check_rollback(length_B: Array, floor_B: Array, have_B: Array) -> None:
-    facts = torch.stack((length_B, floor_B, have_B), 1).tolist()
-    for row, (wanted, least, have) in enumerate(facts):
-        if wanted < 0 or wanted > have:
-            raise RollbackError(
-                f"rollback: length_B[{row}] is {wanted}, expected 0 to {have}, what the row holds."
-            )
-        if wanted < least:
-            raise RollbackError(
-                f"rollback: length_B[{row}] is {wanted}, a ring of this cache has evicted what "
-                f"lies below {least}. "
-                f"Make the cache with slack of at least {least - wanted} more."
-            )

@@ -1,0 +1,120 @@
+"""The verbs between steps: which tokens a row keeps, and which rows a cache has.
+
+Letters: B rows, C rows of the result.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax.core import Tracer
+from jaxtyping import Array, Int
+
+from jaxkv.caches.layouts import module_of
+from jaxkv.caches.state import Cache
+from jaxkv.spec.errors import RequestError, RollbackError, ShapeError
+
+
+def rollback(cache: Cache, length_B: Int[Array, " B"]) -> Cache:
+    """Return the cache as if each row had only ever held its first length_B[b] tokens.
+
+    Clears overflow_B.
+
+    Under jit, where nothing can be raised, a row with a length that is refused keeps its tokens and
+    is marked in overflow_B by how far the length is off.
+
+    Args:
+        cache: Any cache.
+        length_B: int32, new length of each row.
+
+    Raises:
+        RollbackError: A length is negative, above the row's, or below what a ring still holds.
+        ShapeError: length_B is not one number a row.
+        Unsupported: The layout stores nothing.
+    """
+    if length_B.shape != cache.length_B.shape:
+        rows = cache.length_B.shape[0]
+        raise ShapeError(
+            f"rollback: length_B has shape {length_B.shape}, expected ({rows},), one length a row."
+        )
+    length_B = length_B.astype(jnp.int32)
+    floor_B = jnp.zeros_like(length_B)
+    for site in cache.sites:
+        floor_B = jnp.maximum(floor_B, module_of(site).floor(site, cache))
+    if not _is_traced(length_B, cache.length_B):
+        _check_rollback(length_B, floor_B, cache.length_B)
+    off_B = jnp.maximum(jnp.maximum(length_B - cache.length_B, floor_B - length_B), 0)
+    kept_B = jnp.where(off_B == 0, length_B, cache.length_B)
+    return Cache(kept_B, cache.peak_B, off_B, cache.shared, cache.sites, cache.capacity)
+
+
+def gather(cache: Cache, rows_B: Int[Array, " C"]) -> Cache:
+    """Return a cache whose row i is row rows_B[i] of this one.
+
+    Rows may repeat, be left out, or change in number.
+
+    Under jit a row out of range is marked in the result's overflow_B.
+
+    Raises:
+        RequestError: A row is out of range.
+        Unsupported: The layout stores nothing.
+
+    Cost: copies the rows' buffers.
+    """
+    batch = cache.length_B.shape[0]
+    rows_B = rows_B.astype(jnp.int32)
+    off_B = jnp.maximum(jnp.maximum(rows_B - batch + 1, -rows_B), 0)
+    if not _is_traced(rows_B):
+        for i, row in enumerate(rows_B.tolist()):
+            if not 0 <= row < batch:
+                raise RequestError(
+                    f"gather: rows_B[{i}] is {row}, expected 0 to {batch - 1} (the cache "
+                    f"has {batch} rows)."
+                )
+    sites = tuple(module_of(site).gather_site(site, rows_B, batch=batch) for site in cache.sites)
+    length_B, peak_B, overflow_B = (
+        jnp.take(x_B, rows_B, mode="clip")
+        for x_B in (cache.length_B, cache.peak_B, cache.overflow_B)
+    )
+    return Cache(length_B, peak_B, overflow_B + off_B, cache.shared, sites, cache.capacity)
+
+
+def fork(cache: Cache) -> Cache:
+    """Return a second cache with buffers of its own.
+
+    Which outlives the first one's being donated or consumed.
+
+    Without donation it is not needed: a cache is never changed, so the old one can simply be kept.
+
+    Cost: copies every buffer.
+    """
+    return jax.tree.map(jnp.copy, cache)
+
+
+def reset(cache: Cache) -> Cache:
+    """Return the cache with every row empty and every mark cleared.
+
+    What the buffers hold no longer matters.
+
+    Cost: none; buffers are not rewritten.
+    """
+    length_B, peak_B, overflow_B = (jnp.zeros_like(cache.length_B) for _ in range(3))
+    return Cache(length_B, peak_B, overflow_B, cache.shared, cache.sites, cache.capacity)
+
+
+def _check_rollback(length_B: Array, floor_B: Array, have_B: Array) -> None:
+    for row, (wanted, least, have) in enumerate(
+        zip(length_B.tolist(), floor_B.tolist(), have_B.tolist(), strict=True)
+    ):
+        if wanted < 0 or wanted > have:
+            raise RollbackError(
+                f"rollback: length_B[{row}] is {wanted}, expected 0 to {have}, what the row holds."
+            )
+        if wanted < least:
+            raise RollbackError(
+                f"rollback: length_B[{row}] is {wanted}, a ring of this cache has evicted "
+                f"what lies below {least}. "
+                f"Make the cache with slack of at least {least - wanted} more."
+            )
+
+
+def _is_traced(*arrays: Array) -> bool:
+    return any(isinstance(array, Tracer) for array in arrays)

@@ -1,0 +1,26 @@
+"""The layouts by name, and the module behind each kind of site."""
+
+from types import ModuleType
+from typing import Any
+
+from jaxkv.caches import contiguous, uncached, window
+from jaxkv.spec.config import Attention
+
+LAYOUTS: dict[str, ModuleType] = {"contiguous": contiguous, "window": window, "uncached": uncached}
+_MODULE_OF = {
+    contiguous.ContiguousSite: contiguous,
+    window.WindowSite: window,
+    uncached.UncachedSite: uncached,
+}
+
+
+def module_of(site: Any) -> ModuleType:
+    """Return the layout that a site belongs to."""
+    return _MODULE_OF[type(site)]
+
+
+def layout_for(attention: Attention, layout: str) -> ModuleType:
+    """Return the layout of one layer: a ring only where the layer has a window."""
+    if layout == "window" and attention.window is None:
+        return contiguous
+    return LAYOUTS[layout]

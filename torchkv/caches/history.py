@@ -1,0 +1,130 @@
+"""The verbs on whole rows: going back, choosing rows, keeping a copy, starting anew.
+
+Letters: B rows, C rows of a gathered cache.
+"""
+
+import dataclasses
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor as Array
+
+from jaxkv.spec.errors import RequestError, RollbackError, ShapeError
+from torchkv.caches.layouts import module_of
+from torchkv.caches.state import Cache
+
+
+def rollback(cache: Cache, length_B: Int[Array, " B"]) -> Cache:
+    """Return the cache as if each row had only ever held its first length_B[b] tokens.
+
+    Clears overflow_B.
+
+    It shares the buffers with the one passed in, and the next step of either consumes the other.
+
+    Args:
+        cache: Any cache.
+        length_B: int32, new length of each row.
+
+    Raises:
+        RollbackError: A length is negative, above the row's, or below what a ring still holds.
+        ShapeError: length_B is not one number a row.
+        RequestError: The cache was consumed.
+        Unsupported: The layout stores nothing.
+    """
+    if length_B.shape != cache.length_B.shape:
+        rows = cache.length_B.shape[0]
+        raise ShapeError(
+            f"rollback: length_B has shape {tuple(length_B.shape)}, expected ({rows},), one "
+            "length a row."
+        )
+    cache.epoch.check("rollback", "cache")
+    length_B = length_B.to(torch.int32, copy=True)
+    floors = [module_of(site).floor(site, cache) for site in cache.sites]
+    _check_rollback(length_B, torch.stack(floors).amax(0), cache.length_B)
+    return dataclasses.replace(
+        cache, length_B=length_B, overflow_B=torch.zeros_like(cache.overflow_B)
+    )
+
+
+def gather(cache: Cache, rows_B: Int[Array, " C"]) -> Cache:
+    """Return a cache whose row i is row rows_B[i] of this one.
+
+    Rows may repeat, be left out, or change in number.
+
+    It has buffers of its own; the one passed in stays in use.
+
+    Raises:
+        RequestError: A row is out of range, or the cache was consumed.
+        Unsupported: The layout stores nothing.
+
+    Cost: copies the rows' buffers.
+    """
+    cache.epoch.check("gather", "cache")
+    batch = cache.length_B.shape[0]
+    for i, row in enumerate(rows_B.tolist()):
+        if not 0 <= row < batch:
+            raise RequestError(
+                f"gather: rows_B[{i}] is {row}, expected 0 to {batch - 1} (the cache has {batch} "
+                "rows)."
+            )
+    rows_B = rows_B.to(torch.int32)
+    sites = tuple(module_of(site).gather_site(site, rows_B, batch=batch) for site in cache.sites)
+    length_B, peak_B, overflow_B = (
+        mark_B.index_select(0, rows_B)
+        for mark_B in (cache.length_B, cache.peak_B, cache.overflow_B)
+    )
+    return Cache(length_B, peak_B, overflow_B, cache.shared, sites, cache.capacity)
+
+
+def fork(cache: Cache) -> Cache:
+    """Return a second cache with buffers of its own, which outlives the first one's being consumed.
+
+    Raises:
+        RequestError: The cache was consumed.
+
+    Cost: copies every buffer.
+    """
+    cache.epoch.check("fork", "cache")
+    sites = tuple(_copy(site) for site in cache.sites)
+    length_B, peak_B, overflow_B = (
+        mark_B.clone() for mark_B in (cache.length_B, cache.peak_B, cache.overflow_B)
+    )
+    return Cache(length_B, peak_B, overflow_B, cache.shared, sites, cache.capacity)
+
+
+def reset(cache: Cache) -> Cache:
+    """Return the cache with every row empty and every mark cleared.
+
+    What the buffers hold no longer matters.
+
+    It shares the buffers with the one passed in, and the next step of either consumes the other.
+
+    Raises:
+        RequestError: The cache was consumed.
+
+    Cost: none; buffers are not rewritten.
+    """
+    cache.epoch.check("reset", "cache")
+    length_B, peak_B, overflow_B = (torch.zeros_like(cache.length_B) for _ in range(3))
+    return dataclasses.replace(cache, length_B=length_B, peak_B=peak_B, overflow_B=overflow_B)
+
+
+def _copy(site: Any) -> Any:
+    buffers = {name: x.clone() for name, x in vars(site).items() if isinstance(x, Array)}
+    return dataclasses.replace(site, **buffers)
+
+
+def _check_rollback(length_B: Array, floor_B: Array, have_B: Array) -> None:
+    facts = torch.stack((length_B, floor_B, have_B), 1).tolist()
+    for row, (wanted, least, have) in enumerate(facts):
+        if wanted < 0 or wanted > have:
+            raise RollbackError(
+                f"rollback: length_B[{row}] is {wanted}, expected 0 to {have}, what the row holds."
+            )
+        if wanted < least:
+            raise RollbackError(
+                f"rollback: length_B[{row}] is {wanted}, a ring of this cache has evicted what "
+                f"lies below {least}. "
+                f"Make the cache with slack of at least {least - wanted} more."
+            )
