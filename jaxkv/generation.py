@@ -187,7 +187,9 @@ def run(
         rectangular: Whether all rows have one length and one count.
         clean: Whether the cache's unused slots hold finite numbers; else they are scrubbed once.
     """
-    text = _start(ids_BT, count_B, budget_B, slots=reach + 1)
+    # A row without budget may hold a prompt that is longer than what any step reads.
+    slots = max(reach + 1, ids_BT.shape[1])
+    text = _start(ids_BT, count_B, budget_B, slots=slots)
     feed = partial(_feed, params, config=config)
     pick = partial(_append, budget_B=budget_B, end_E=end_E)
     if cache is None:
@@ -212,8 +214,7 @@ def run(
 
 def _start(ids_BT: Array, count_B: Array, budget_B: Array, *, slots: int) -> Text:
     batch, width = ids_BT.shape
-    kept = min(width, slots)
-    tokens_BS = jnp.zeros((batch, slots), jnp.int32).at[:, :kept].set(ids_BT[:, :kept])
+    tokens_BS = jnp.zeros((batch, slots), jnp.int32).at[:, :width].set(ids_BT)
     return Text(tokens_BS, count_B, jnp.zeros_like(count_B), budget_B > 0, jnp.zeros_like(count_B))
 
 

@@ -123,7 +123,7 @@ def forward(
     training: bool = False,
     key: Array | None = None,
     tap: Tap = no_tap,
-) -> tuple[Float[Array, "B T V"], Cache | None]:
+) -> tuple[Float[Array, "B _ V"], Cache | None]:
     """Return logits of T tokens a row and the cache that holds them too.
 
     The cache passed in still answers as before.

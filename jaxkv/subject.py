@@ -5,6 +5,7 @@ Numpy at the boundary, opaque state.
 Letters: B rows, T tokens, S slots, K key/value heads, H head width, V vocabulary.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -197,7 +198,9 @@ class Subject:
         )
         return {name: seen[name] for name in order if points is None or name in points}
 
-    def generate(self, prompts: Any, max_new_tokens: int, **options: Any) -> Generated:
+    def generate(
+        self, prompts: Any, max_new_tokens: int | Sequence[int], **options: Any
+    ) -> Generated:
         """Return the prompts continued greedily on this subject's layout."""
         return generate(
             self.model,

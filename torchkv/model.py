@@ -129,7 +129,7 @@ def forward(
     training: bool = False,
     key: torch.Generator | None = None,
     tap: Tap = no_tap,
-) -> tuple[Float[Array, "B T V"], Cache | None]:
+) -> tuple[Float[Array, "B _ V"], Cache | None]:
     """Return logits of T tokens a row and the cache that holds them too.
 
     The cache passed in is consumed. With a cache no gradients are recorded.

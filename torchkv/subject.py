@@ -5,6 +5,7 @@ Numpy at the boundary, opaque state.
 Letters: B rows, T tokens, S slots, K key/value heads, H head width, V vocabulary.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -158,7 +159,9 @@ class Subject:
         self._forward(None, ids, None, tap=seen.__setitem__)
         return {n: _to_numpy(x) for n, x in seen.items() if points is None or n in points}
 
-    def generate(self, prompts: Any, max_new_tokens: int, **options: Any) -> Generated:
+    def generate(
+        self, prompts: Any, max_new_tokens: int | Sequence[int], **options: Any
+    ) -> Generated:
         """Return the prompts continued greedily on this subject's layout."""
         return generate(
             self.model,

@@ -7,9 +7,12 @@ V vocabulary, W window.
 import dataclasses
 import difflib
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Any, Literal, TypeVar
 
 from jaxkv.spec.errors import ConfigError
+
+
+P = TypeVar("P", bound="_Part")
 
 
 def _require(holds: bool, message: str) -> None:
@@ -42,7 +45,7 @@ class _Part:
     """Construction from plain data, shared by all parts of a config."""
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Self:
+    def from_dict(cls: type[P], data: dict[str, Any]) -> P:
         """Return the part that plain data (as of `dataclasses.asdict`) describes.
 
         Raises:

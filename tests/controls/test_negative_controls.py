@@ -39,16 +39,17 @@ def test_positions_restarted_after_the_prefix_are_seen(twin, model, monkeypatch)
     """KV-02, KV-03: diverges right after the prefix, with valid shapes."""
     cell = Cell(twin, model, "contiguous")
     ids = ids_of(cell, 1, length=17)
-    begin = module(cell, "caches").begin
+    begin, true = module(cell, "caches").begin, {}
 
     def restarted(cache, count_B, **options):
-        cache, step = begin(cache, count_B, **options)
-        return cache, _Restarted(step)
+        cache, true["step"] = begin(cache, count_B, **options)
+        position_BT = true["step"].position_BT
+        return cache, replace(true["step"], position_BT=position_BT - position_BT[:, :1])
 
     _assert_partition(_fresh(cell), ids, [5, 3, 9])
     monkeypatch.setattr(module(cell, "caches"), "begin", restarted)
-    monkeypatch.setattr(module(cell, "caches"), "attend", _attend_as_before(cell))
-    monkeypatch.setattr(module(cell, "caches"), "commit", _commit_as_before(cell))
+    monkeypatch.setattr(module(cell, "caches"), "attend", _attend_as_before(cell, true))
+    monkeypatch.setattr(module(cell, "caches"), "commit", _commit_as_before(cell, true))
 
     with pytest.raises(Disagreement) as error:
         _assert_partition(_fresh(cell), ids, [5, 3, 9])
@@ -169,31 +170,21 @@ def test_concatenation_along_the_head_axis_is_seen_by_its_shape(twin):
         assert_agree(wrong, whole, EXACT, name="keys")
 
 
-class _Restarted:
-    """A step whose positions restart at 0 for the embedding and the rotation; the slots stay."""
-
-    def __init__(self, step):
-        self.true = step
-        self.position_BT = step.position_BT - step.position_BT[:, :1]
-
-    def __getattr__(self, name):
-        return getattr(self.true, name)
-
-
-def _attend_as_before(cell):
+def _attend_as_before(cell, true):
+    """Rotate by the restarted positions; write and mask by the true ones: the slots stay."""
     attend = module(cell, "caches").attend
 
     def attend_restarted(site, step, q, k, v, *, rotate=None, **options):
         if rotate is not None:
             q, k = rotate(q, step.position_BT), rotate(k, step.position_BT)
-        return attend(site, step.true, q, k, v, **options)
+        return attend(site, true["step"], q, k, v, **options)
 
     return attend_restarted
 
 
-def _commit_as_before(cell):
+def _commit_as_before(cell, true):
     commit = module(cell, "caches").commit
-    return lambda cache, step, sites: commit(cache, step.true, sites)
+    return lambda cache, step, sites: commit(cache, true["step"], sites)
 
 
 def _trained_forward(cell, ids, rate):

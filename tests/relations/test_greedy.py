@@ -84,6 +84,16 @@ def test_each_row_may_have_its_own_budget(cell):
 
 
 @pytest.mark.parametrize("cell", CELLS, ids=str)
+def test_a_row_without_budget_may_be_longer_than_the_capacity(cell):
+    long = [1] * 40
+
+    result = cell.subject.generate([long, [2, 3]], [0, 4], capacity=20)
+
+    assert result.tokens[0] == long
+    assert len(result.new_tokens[1]) == 4
+
+
+@pytest.mark.parametrize("cell", CELLS, ids=str)
 def test_a_budget_of_zero_returns_the_prompt_without_touching_the_model(cell):
     prompts = [[1, 2, 3], [4]]
 
