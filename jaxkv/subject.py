@@ -218,6 +218,7 @@ class Subject:
 
 
 def _pad(ids: np.ndarray, count: np.ndarray | None) -> tuple[Any, Any, int]:
+    ids = np.asarray(ids)
     batch, width = ids.shape
     bucket = next((size for size in BUCKETS if size >= width), width)
     padded = np.zeros((batch, bucket), np.int32)

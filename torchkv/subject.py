@@ -175,6 +175,7 @@ class Subject:
     def _forward(
         self, state: Cache | None, ids: np.ndarray, count: np.ndarray | None, **options: Any
     ) -> tuple[np.ndarray, Cache | None]:
+        ids = np.asarray(ids)
         counts = np.full(len(ids), ids.shape[1]) if count is None else count
         with torch.no_grad():
             logits_BTV, after = forward(

@@ -1,0 +1,157 @@
+"""Both command lines: the same object, one-line errors, exit codes."""
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.tiny import TWINS
+
+ROOT = Path(__file__).parent.parent.parent
+ARGUMENTS = ["generate", "reference", "--prompt", "3 1 4 1 5", "--max-new-tokens", "6"]
+FIELDS = {
+    "prompt_ids",
+    "ids",
+    "text",
+    "ttft_seconds",
+    "decode_tokens_per_second",
+    "compilations",
+    "forwarded_positions",
+}
+pytestmark = pytest.mark.parametrize("twin", TWINS)
+
+
+def run(twin, *arguments):
+    environment = {k: v for k, v in os.environ.items() if k != "JAX_ENABLE_X64"}
+    return subprocess.run(
+        [sys.executable, "-m", f"{twin}.cli", *arguments],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def main(twin, *arguments):
+    return importlib.import_module(f"{twin}.cli").main(list(arguments))
+
+
+def test_json_is_one_object_with_the_promised_fields(twin):
+    done = run(twin, *ARGUMENTS, "--json")
+
+    found = json.loads(done.stdout)
+    assert done.returncode == 0
+    assert set(found) >= FIELDS
+    assert found["prompt_ids"] == [3, 1, 4, 1, 5]
+    assert len(found["ids"]) == 6
+    assert found["text"].split() == [str(token) for token in found["ids"]]
+    assert found["forwarded_positions"] == 5 + 6 - 1
+    assert found["compilations"] == (1 if twin == "jaxkv" else None)
+    assert found["ttft_seconds"] > 0
+
+
+def test_without_cache_the_ids_are_the_same_and_the_work_is_more(twin, capsys):
+    main(twin, *ARGUMENTS, "--json", "--dtype", "float64")
+    cached = json.loads(capsys.readouterr().out)
+
+    main(twin, *ARGUMENTS, "--json", "--dtype", "float64", "--no-cache")
+    uncached = json.loads(capsys.readouterr().out)
+
+    assert cached["ids"] == uncached["ids"]
+    assert cached["forwarded_positions"] == 10
+    assert uncached["forwarded_positions"] == 5 + 6 + 7 + 8 + 9 + 10
+
+
+def test_both_twins_print_the_same_ids(twin, capsys):
+    main(twin, *ARGUMENTS, "--json", "--dtype", "float64")
+    ids = json.loads(capsys.readouterr().out)["ids"]
+
+    other = next(name for name in TWINS if name != twin)
+    main(other, *ARGUMENTS, "--json", "--dtype", "float64")
+
+    assert json.loads(capsys.readouterr().out)["ids"] == ids
+
+
+def test_zero_tokens_print_no_times(twin, capsys):
+    main(twin, *ARGUMENTS[:-1], "0", "--json")
+
+    found = json.loads(capsys.readouterr().out)
+    assert found["ids"] == []
+    assert found["ttft_seconds"] is found["decode_tokens_per_second"] is None
+    assert found["forwarded_positions"] == 0
+
+
+WRONG = {
+    "unknown model": (
+        ["generate", "gpt5", "--prompt", "x"],
+        "open_source: name is 'gpt5', expected one of 'smollm2', 'reference'",
+    ),
+    "no number": (
+        ["generate", "reference", "--prompt", "3 x"],
+        "'x'",
+    ),
+    "id outside": (["generate", "reference", "--prompt", "3 19"], "expected ids from 0 to 18"),
+    "empty prompt": (["generate", "reference", "--prompt", ""], "expected at least 1 token"),
+    "negative count": (
+        ["generate", "reference", "--prompt", "3", "--max-new-tokens", "-1"],
+        "max_new_tokens is -1, expected a whole number of at least 0",
+    ),
+    "over capacity": (
+        ["generate", "reference", "--prompt", "3 1 4", "--capacity", "8"],
+        "= 34 slots (the last token is never fed back), capacity 8. "
+        "Raise capacity or lower max_new_tokens by 26.",
+    ),
+    "no such file": (["generate", "none.gguf", "--prompt", "x"], "none.gguf"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_input_is_one_line_and_exit_code_2(twin, case, capsys):
+    arguments, fragment = WRONG[case]
+
+    code = main(twin, *arguments)
+
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert code == 2
+    assert len(lines) == 1
+    assert lines[0].startswith(f"{twin}: ")
+    assert fragment in lines[0]
+
+
+def test_a_truncated_file_is_one_line_and_exit_code_2(twin, tmp_path):
+    (tmp_path / "cut.gguf").write_bytes(b"GGUF\x03\x00\x00\x00\x01")
+
+    done = run(twin, "generate", str(tmp_path / "cut.gguf"), "--prompt", "x")
+
+    assert done.returncode == 2
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert "Traceback" not in done.stderr
+    assert "cut or damaged" in done.stderr
+
+
+def test_an_error_that_is_not_ours_keeps_its_traceback(twin, monkeypatch):
+    from jaxkv.spec import command
+
+    def broken(name):
+        return {}[name]
+
+    monkeypatch.setattr(command, "open_source", broken)
+
+    with pytest.raises(KeyError):
+        main(twin, *ARGUMENTS)
+
+
+def test_the_help_names_every_option(twin, capsys):
+    with pytest.raises(SystemExit) as error:
+        main(twin, "generate", "--help")
+
+    text = capsys.readouterr().out
+    assert error.value.code == 0
+    for option in ("--prompt", "--max-new-tokens", "--dtype", "--capacity", "--no-cache", "--json"):
+        assert option in text
