@@ -11,7 +11,6 @@ from typing import Any, Literal, TypeVar
 
 from jaxkv.spec.errors import ConfigError
 
-
 P = TypeVar("P", bound="_Part")
 
 
