@@ -5,10 +5,12 @@ B=4 L=3 D=40 N=6 K=3 G=2 H=18 R=9 F=52 V=97, windows 5 and 8, capacity 44, steps
 """
 
 import importlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 
+import hypothesis
 import numpy as np
+import pytest
 
 from jaxkv.spec.config import Attention, Layer, Mlp, ModelConfig, Norm, Rope
 from jaxkv.spec.families import preset
@@ -109,5 +111,8 @@ def feed(subject, state, ids, sizes, *, rows=None):
     return np.concatenate(logits, axis=1), state
 
 
-def with_dropout(config: ModelConfig, rate: float) -> ModelConfig:
-    return replace(config, dropout_rate=rate)
+def shared_by(cells):
+    """Run a property on each cell, and divide the examples that it owes among them."""
+    each = -(-hypothesis.settings.default.max_examples // len(cells))
+    on_cells = pytest.mark.parametrize("cell", cells, ids=str)
+    return lambda test: on_cells(hypothesis.settings(max_examples=each)(test))
