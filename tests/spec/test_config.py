@@ -61,7 +61,7 @@ REFUSALS = [
     (lambda: replace(MLP, width=0), "Mlp: width is 0, expected a whole number of at least 1."),
     (
         lambda: replace(MLP, activation="relu"),
-        "Mlp: activation is 'relu', expected one of ('silu', 'gelu').",
+        "Mlp: activation is 'relu', expected one of ('silu', 'gelu', 'gelu_tanh').",
     ),
     (
         lambda: Norm(kind="batch", eps=1.0),  # pyright: ignore[reportArgumentType] the point
