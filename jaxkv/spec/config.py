@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeVar
 from jaxkv.spec.errors import ConfigError
 
 P = TypeVar("P", bound="_Part")
+Activation = Literal["silu", "gelu", "gelu_tanh"]
 
 
 def _require(holds: bool, message: str) -> None:
@@ -148,7 +149,7 @@ class Mlp(_Part):
     """
 
     width: int
-    activation: Literal["silu", "gelu", "gelu_tanh"]
+    activation: Activation
     gated: bool
     bias: bool
 
