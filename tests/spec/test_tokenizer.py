@@ -14,6 +14,7 @@ from jaxkv.spec.huggingface import read_huggingface
 from jaxkv.spec.source import open_source, open_tokenizer
 from jaxkv.spec.tokenizer import IdTokenizer, Tokenizer
 
+WriteHf = Callable[..., Path]
 TOKENS = ["<end>", "<tool>", "a", "b", "1", "2", "Ġ", "12", "Ġa", "ab", "ĠĠ"]
 DATA: dict[str, Any] = {
     "tokenizer.ggml.model": "gpt2",
@@ -188,7 +189,7 @@ def tokenizer_json(*, start: bool = False) -> str:
 
 
 def test_tokenizer_json_is_read_without_its_truncation_and_padding(
-    hf_directory: Callable[..., Path],
+    hf_directory: WriteHf,
 ):
     checkpoint = read_huggingface(hf_directory(files={"tokenizer.json": tokenizer_json()}))
 
@@ -196,7 +197,7 @@ def test_tokenizer_json_is_read_without_its_truncation_and_padding(
 
 
 def test_start_token_of_tokenizer_json_is_added_but_not_to_a_rendered_chat(
-    hf_directory: Callable[..., Path],
+    hf_directory: WriteHf,
 ):
     files = {"tokenizer.json": tokenizer_json(start=True)}
     tokenizer = open_tokenizer(read_huggingface(hf_directory(files=files)))
@@ -205,7 +206,7 @@ def test_start_token_of_tokenizer_json_is_added_but_not_to_a_rendered_chat(
     assert tokenizer.encode("<s> a b", rendered=True) == [0, 1, 2]
 
 
-def test_damaged_tokenizer_json_is_refused(hf_directory: Callable[..., Path]):
+def test_damaged_tokenizer_json_is_refused(hf_directory: WriteHf):
     checkpoint = read_huggingface(hf_directory(files={"tokenizer.json": "{}"}))
 
     with pytest.raises(ConfigError, match=r"tokenizer.json cannot be read: .* Download it again\."):
