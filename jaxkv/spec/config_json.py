@@ -151,7 +151,11 @@ class ConfigJson:
         known = {*read, *ignored, *neutral}
         for key, value in sorted(self.data.items()):
             if key not in known:
-                near = difflib.get_close_matches(key, sorted(known), n=1)
+                near = [
+                    match
+                    for names in (read, known)
+                    for match in difflib.get_close_matches(key, sorted(names), n=1)
+                ]
                 hint = f"Did you mean {near[0]!r}?" if near else "Take a checkpoint without it."
                 raise ConfigError(
                     f"{self.owner}: {key} is {reprlib.repr(value)}, expected no such key (it may "

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from jaxkv.spec.errors import JaxkvError
 from jaxkv.spec.huggingface import read_huggingface
@@ -181,3 +183,39 @@ def test_truncated_shard_is_named(hf_directory: Write):
     file.write_bytes(file.read_bytes()[:-1])
 
     assert refusal(path).startswith("model-00002-of-00002.safetensors is cut or damaged: it holds ")
+
+
+def outcome(path: Path) -> str:
+    """Return the message of a typed error, or '' when every weight can be read."""
+    try:
+        arrays = list(read_huggingface(path).weights.values())
+    except JaxkvError as error:
+        return str(error)
+    assert len(arrays) == 21
+    return ""
+
+
+@settings(
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(at=st.integers(0, 2600), byte=st.integers(0, 255))
+def test_byte_changed_in_the_header_never_gives_an_untyped_error(
+    hf_whole: bytes, hf_target: Path, at: int, byte: int
+):
+    changed = bytearray(hf_whole)
+    changed[at] = byte
+    # A new file each time: an open one stays mapped.
+    (hf_target / "model.safetensors").unlink(missing_ok=True)
+    (hf_target / "model.safetensors").write_bytes(changed)
+
+    assert "\n" not in outcome(hf_target)
+
+
+@pytest.fixture
+def hf_target(hf_directory: Write) -> Path:
+    return hf_directory()
+
+
+@pytest.fixture
+def hf_whole(hf_target: Path) -> bytes:
+    return (hf_target / "model.safetensors").read_bytes()
