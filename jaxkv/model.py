@@ -241,7 +241,13 @@ def rotation(rope: spec.Rope, position_BT: Int[Array, "B T"], *, dtype: jnp.dtyp
 
     The step's own positions are tabled once.
     """
-    table = partial(ops.rope_table, theta=rope.theta, rotary_dim=rope.rotary_dim, dtype=dtype)
+    table = partial(
+        ops.rope_table,
+        theta=rope.theta,
+        rotary_dim=rope.rotary_dim,
+        dtype=dtype,
+        scaling=rope.scaling,
+    )
     own = table(position_BT)
 
     def rotate(x_BTNH: Array, at_BT: Array) -> Array:
