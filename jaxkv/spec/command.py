@@ -101,8 +101,8 @@ def parser(program: str) -> argparse.ArgumentParser:
     generate = commands.add_parser("generate", help="continue a prompt greedily")
     generate.add_argument(
         "model",
-        help="'smollm2', 'reference', the path of a .gguf file or of a Hugging Face directory, or "
-        "a hub id",
+        help="'smollm2', 'kjv', 'reference', the path of a .gguf file or of a Hugging Face "
+        "directory, or a hub id",
     )
     generate.add_argument(
         "--prompt", required=True, help="text; for 'reference', ids separated by spaces"

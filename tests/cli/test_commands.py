@@ -90,7 +90,7 @@ def test_zero_tokens_print_no_times(twin, capsys):
 WRONG = {
     "unknown model": (
         ["generate", "gpt5", "--prompt", "x"],
-        "open_source: name is 'gpt5', expected one of 'smollm2', 'reference'",
+        "open_source: name is 'gpt5', expected one of 'smollm2', 'kjv', 'reference'",
     ),
     "no number": (
         ["generate", "reference", "--prompt", "3 x"],

@@ -75,8 +75,8 @@ def test_file_of_another_hash_is_refused_with_both_hashes(package: Path):
 @pytest.mark.parametrize("name", ["smollm", "", "models/llama/", "a/b/c", "../llama"])
 def test_unknown_name_lists_what_is_accepted(name: str):
     assert refusal(name) == (
-        f"open_source: name is {name!r}, expected one of 'smollm2', 'reference', the path of a "
-        ".gguf file or of a directory, or a hub id. Check the spelling."
+        f"open_source: name is {name!r}, expected one of 'smollm2', 'kjv', 'reference', the path "
+        "of a .gguf file or of a directory, or a hub id. Check the spelling."
     )
 
 
