@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from jaxkv import generation
-from jaxkv.generation import Programs, generate
+from jaxkv import programs
+from jaxkv.generation import generate
 from tests.tiny import make_model
 
 
 @pytest.fixture
 def model(monkeypatch):
-    monkeypatch.setattr(generation, "PROGRAMS", Programs())
+    monkeypatch.setattr(programs, "PROGRAMS", programs.Programs())
     return make_model("jaxkv", "llama", "float32")
 
 

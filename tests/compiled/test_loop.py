@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from jaxkv import caches
-from jaxkv.generation import PROGRAMS
+from jaxkv.loop import Terms, run
 from jaxkv.model import params_of
+from jaxkv.programs import PROGRAMS
 from tests.compiled.hlo import loop_operations
 from tests.tiny import CONFIGS, make_model
 
@@ -17,13 +18,14 @@ SLOTS = 128
 LLAMA = CONFIGS["llama"]
 
 
-def program(batch, *, rectangular=True, fresh=True):
+def program(batch, *, rectangular=True, fresh=True, sampler=None, logprobs=False):
     """Return the compiled generation of the tiny llama in float32 with a donated cache."""
     model = make_model("jaxkv", "llama", "float32")
     cache = caches.init(LLAMA, batch=batch, capacity=SLOTS, dtype="float32")
     vector = jnp.full(batch, 5, jnp.int32)
-    arrays = (jnp.zeros((batch, 16), jnp.int32), vector, vector, jnp.full(4, -1, jnp.int32), cache)
-    lowered = PROGRAMS.jitted(donate=True).lower(
+    terms = Terms(vector, jnp.zeros_like(vector), jnp.full(4, -1, jnp.int32), sampler)
+    arrays = (jnp.zeros((batch, 16), jnp.int32), vector, terms, cache)
+    lowered = PROGRAMS.jitted(run, donate=("cache",)).lower(
         params_of(model),
         *arrays,
         config=LLAMA,
@@ -31,6 +33,7 @@ def program(batch, *, rectangular=True, fresh=True):
         fresh=fresh,
         rectangular=rectangular,
         clean=True,
+        logprobs=logprobs,
     )
     return SimpleNamespace(compiled=lowered.compile(), cache=cache, lowered=lowered)
 
