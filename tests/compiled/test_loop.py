@@ -11,6 +11,7 @@ from jaxkv import caches
 from jaxkv.loop import Terms, run
 from jaxkv.model import params_of
 from jaxkv.programs import PROGRAMS
+from jaxkv.sampling import Sampler
 from tests.compiled.hlo import loop_operations
 from tests.tiny import CONFIGS, make_model
 
@@ -97,8 +98,29 @@ def test_the_same_check_fails_on_a_rank_4_cache_at_batch_1():
     assert copies > 0
 
 
+def test_a_drawing_loop_leaves_the_cache_in_place_too():
+    """The branch around the sort takes logits, not the cache: no copy of a buffer in the loop."""
+    one = jnp.ones(2, jnp.float32)
+    sampler = Sampler(one, jnp.full(2, 5, jnp.int32), one / 2, one / 9, jnp.ones(2, jnp.uint32))
+
+    operations = loop_operations(program(2, sampler=sampler, logprobs=True).compiled.as_text())
+
+    for shape in (f"f32[6,18,{SLOTS}]", f"f32[6,{SLOTS},18]"):
+        assert operations["dynamic-update-slice", shape] == 3
+        assert operations["copy", shape] == operations["select", shape] == 0
+
+
+def test_a_greedy_program_holds_neither_a_sort_nor_a_random_number():
+    text = program(2).lowered.as_text()
+
+    assert "stablehlo.sort" not in text
+    assert "shift_right_logical" not in text
+
+
 def test_a_float32_model_computes_nothing_in_float64_under_x64():
-    built = program(2)
+    one = jnp.ones(2, jnp.float32)
+    sampler = Sampler(one, jnp.full(2, 5, jnp.int32), one, one, jnp.ones(2, jnp.uint32))
+    built = program(2, sampler=sampler, logprobs=True)
 
     text = built.lowered.as_text()
 
