@@ -69,14 +69,16 @@ def warp(logits_BV: Float[Array, "B V"], sampler: Sampler) -> Float[Array, "B V"
     kept_BV = jax.lax.cond(has_cut, _cut, lambda scaled_BV, _: scaled_BV, scaled_BV, sampler)
     probability_BV = jax.nn.softmax(kept_BV, axis=-1)
     least_B1 = sampler.min_p_B[:, None] * jnp.max(probability_BV, axis=-1, keepdims=True)
-    return jnp.where(probability_BV < least_B1, -jnp.inf, kept_BV)
+    return _drop(kept_BV, probability_BV < least_B1)
 
 
 def uniform(seed_B: UInt32[Array, " B"], place_B: Int[Array, " B"]) -> Float[Array, " B"]:
     """Return one float32 number of [0, 1) a row: a function of its seed and place alone."""
 
     def one(seed: Array, place: Array) -> Array:
-        return jax.random.uniform(jax.random.fold_in(jax.random.key(seed), place), (), jnp.float32)
+        bits = jax.random.bits(jax.random.fold_in(jax.random.key(seed), place), (), jnp.uint32)
+        # As many bits as a float32 below 1 holds exactly.
+        return (bits >> 8).astype(jnp.float32) * jnp.float32(2**-24)
 
     return jax.vmap(one)(seed_B, place_B)
 
@@ -112,14 +114,19 @@ def _cut(scaled_BV: Array, sampler: Sampler) -> Array:
     order_BV = jnp.argsort(scaled_BV, axis=-1)
     rising_BV = jnp.take_along_axis(scaled_BV, order_BV, axis=-1)
     last_B1 = jnp.take_along_axis(rising_BV, vocabulary - sampler.top_k_B[:, None], axis=-1)
-    rising_BV = jnp.where(rising_BV < last_B1, -jnp.inf, rising_BV)
+    rising_BV = _drop(rising_BV, rising_BV < last_B1)
     # Sums of the least likely: of equal tokens at the border those with the higher ids stay.
     sum_BV = jnp.cumsum(jax.nn.softmax(rising_BV, axis=-1), axis=-1)
     tail_B1 = sampler.tail_B[:, None]
     is_last_V = jnp.arange(vocabulary) == vocabulary - 1
     drop_BV = (tail_B1 > 0) & (sum_BV <= tail_B1) & ~is_last_V
-    rising_BV = jnp.where(drop_BV, -jnp.inf, rising_BV)
+    rising_BV = _drop(rising_BV, drop_BV)
     return jnp.put_along_axis(scaled_BV, order_BV, rising_BV, axis=-1, inplace=False)
+
+
+def _drop(logits_BV: Array, drop_BV: Array) -> Array:
+    # Of the logits' own dtype: a bare -inf is a float64 constant when x64 is on.
+    return jnp.where(drop_BV, jnp.array(-jnp.inf, logits_BV.dtype), logits_BV)
 
 
 def _widen(logits_BV: Array) -> Array:
