@@ -8,7 +8,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from jaxkv.spec import command
+from jaxkv.spec import command, terminal
 from jaxkv.spec.checkpoint import Checkpoint
 from jaxkv.spec.errors import SourceError
 from jaxkv.spec.source import open_source, open_tokenizer
@@ -27,12 +27,11 @@ class Shown:
 
 
 def main() -> int:
-    """Return 0 if both twins agree on every id, else 1."""
+    """Print text and table; return 0 if both twins agree on every id, else 1."""
     console = Console(highlight=False)
     checkpoint, fallback = _checkpoint()
     prompt = PROMPTS[checkpoint.name]
     shown = {twin: _generate(twin, checkpoint, prompt) for twin in TWINS}
-    console.print(f"[dim]{prompt}[/dim]{shown['jaxkv'].report.text}", soft_wrap=True)
     console.print(_table(checkpoint.name, shown))
     same = len({str(each.report.ids) for each in shown.values()}) == 1
     if fallback:
@@ -59,9 +58,16 @@ def _generate(twin: str, checkpoint: Checkpoint, prompt: str) -> Shown:
             interleaved_qk=checkpoint.interleaved_qk,
         )
     )
+    ids = tokenizer.encode(prompt)
+    if twin == TWINS[0]:
+        terminal.show_stream(
+            lambda progress: subject.stream([ids], NEW_TOKENS, progress=progress),
+            prompt,
+            tokenizer.decode,
+        )
     report = command.measure(
         lambda ids, budget: subject.generate([ids], budget),
-        tokenizer.encode(prompt),
+        ids,
         NEW_TOKENS,
         tokenizer.decode,
     )

@@ -18,8 +18,11 @@ _HOME = {
     "open_source": "jaxkv.spec.source",
     "params_of": "jaxkv.model",
     "plan": "jaxkv.planning",
+    "plan_sampling": "jaxkv.settings",
     "preset": "jaxkv.spec.families",
     "random_arrays": "jaxkv.spec.random_weights",
+    "score": "jaxkv.scoring",
+    "stream": "jaxkv.streaming",
     "to_arrays": "jaxkv.weights",
 }
 

@@ -1,10 +1,16 @@
 """The command `jaxkv`."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from jaxkv.spec import command
 from jaxkv.spec.checkpoint import Checkpoint
+
+if TYPE_CHECKING:
+    from jaxkv.generation import Generated
+    from jaxkv.model import Decoder
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -12,15 +18,53 @@ def main(argv: Sequence[str] | None = None) -> int:
     return command.main("jaxkv", prepare, argv)
 
 
-def prepare(options: argparse.Namespace, checkpoint: Checkpoint) -> command.Generate:
-    """Return the function that generates with the checkpoint's weights as the options say.
+@dataclass(frozen=True)
+class Engine:
+    """This twin with a checkpoint's weights in it.
+
+    Attributes:
+        model: The decoder.
+        asked: Arguments of `generate` and `stream`.
+        cached: Whether `generate` keeps a cache.
+    """
+
+    model: "Decoder"
+    asked: dict[str, Any]
+    cached: bool
+
+    def generate(self, prompt_ids: Sequence[int], budget: int) -> "Generated":
+        """Return the continuation."""
+        from jaxkv.generation import generate
+
+        return generate(
+            self.model, [prompt_ids], max_new_tokens=budget, cached=self.cached, **self.asked
+        )
+
+    def stream(
+        self, prompt_ids: Sequence[int], budget: int, progress: Callable[[int, int], None]
+    ) -> Iterator[list[list[int]]]:
+        """Return an iterator over the same tokens as they come."""
+        from jaxkv.streaming import stream
+
+        return stream(
+            self.model, [prompt_ids], max_new_tokens=budget, progress=progress, **self.asked
+        )
+
+    def score(self, texts_ids: Sequence[Sequence[int]]) -> tuple[float, int]:
+        """Return the mean nats of all predictions, and their number."""
+        from jaxkv.scoring import score
+
+        return score(self.model, texts_ids)
+
+
+def prepare(options: argparse.Namespace, checkpoint: Checkpoint) -> Engine:
+    """Return the engine with the checkpoint's weights, as the options say.
 
     Raises:
         JaxkvError: The checkpoint or an option does not fit.
     """
     import jax
 
-    from jaxkv.generation import Generated, generate
     from jaxkv.weights import from_arrays
 
     if options.dtype == "float64":
@@ -31,18 +75,9 @@ def prepare(options: argparse.Namespace, checkpoint: Checkpoint) -> command.Gene
         dtype=options.dtype,
         interleaved_qk=checkpoint.interleaved_qk,
     )
-
-    def run(prompt_ids: Sequence[int], budget: int) -> Generated:
-        return generate(
-            model,
-            [prompt_ids],
-            max_new_tokens=budget,
-            end_ids=checkpoint.end_ids,
-            capacity=options.capacity,
-            cached=not options.no_cache,
-        )
-
-    return run
+    is_score = options.command == "score"
+    asked = {} if is_score else command.asked(options, checkpoint)
+    return Engine(model, asked, cached=is_score or not options.no_cache)
 
 
 if __name__ == "__main__":

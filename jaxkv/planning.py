@@ -14,6 +14,8 @@ from jaxkv.spec.errors import CapacityError, RequestError, ShapeError
 
 SMALLEST_PROMPT = 16
 SMALLEST_REACH = 128
+# Prompts of a stream longer than this are prefilled in pieces of it.
+CHUNK = 512
 
 
 @dataclass(frozen=True)

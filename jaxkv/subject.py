@@ -5,7 +5,7 @@ Numpy at the boundary, opaque state.
 Letters: B rows, T tokens, S slots, K key/value heads, H head width, V vocabulary.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from jaxkv.caches import Cache
 from jaxkv.generation import Generated, generate
 from jaxkv.model import Decoder, forward, params_of
 from jaxkv.spec.errors import CapacityError, RequestError, ShapeError
+from jaxkv.streaming import stream
 
 BUCKETS = (1, 8, 24, 64, 256, 1024, 4096)
 
@@ -216,8 +217,21 @@ class Subject:
     def generate(
         self, prompts: Any, max_new_tokens: int | Sequence[int], **options: Any
     ) -> Generated:
-        """Return the prompts continued greedily on this subject's layout."""
+        """Return the prompts continued on this subject's layout."""
         return generate(
+            self.model,
+            prompts,
+            max_new_tokens=max_new_tokens,
+            layout=self.layout,
+            slack=self.slack,
+            **options,
+        )
+
+    def stream(
+        self, prompts: Any, max_new_tokens: int | Sequence[int], **options: Any
+    ) -> Iterator[list[list[int]]]:
+        """Return an iterator over the same tokens as they come."""
+        return stream(
             self.model,
             prompts,
             max_new_tokens=max_new_tokens,

@@ -18,8 +18,11 @@ _HOME = {
     "open_source": "jaxkv.spec.source",
     "params_of": "torchkv.model",
     "plan": "torchkv.planning",
+    "plan_sampling": "torchkv.settings",
     "preset": "jaxkv.spec.families",
     "random_arrays": "jaxkv.spec.random_weights",
+    "score": "torchkv.scoring",
+    "stream": "torchkv.streaming",
     "to_arrays": "torchkv.weights",
 }
 

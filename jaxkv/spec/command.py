@@ -4,19 +4,23 @@ What a twin computes, it computes in its own cli.py.
 """
 
 import argparse
+import importlib
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, NoReturn, Protocol
 
-from jaxkv.spec import command_info, command_memory
+from jaxkv.spec import command_info, command_memory, terminal
 from jaxkv.spec.checkpoint import Checkpoint
-from jaxkv.spec.errors import JaxkvError
+from jaxkv.spec.errors import JaxkvError, SourceError, Unsupported
 from jaxkv.spec.source import open_source, open_tokenizer
+from jaxkv.spec.terminal import Progress, Rows
 
 DTYPES = ("float32", "bfloat16", "float64")
+LAYOUTS = ("contiguous", "window", "paged")
 
 
 class Outcome(Protocol):
@@ -38,8 +42,24 @@ class Outcome(Protocol):
         ...
 
 
+class Engine(Protocol):
+    """A twin with a checkpoint's weights in it, as the options say."""
+
+    def generate(self, prompt_ids: Sequence[int], budget: int) -> Outcome:
+        """Return the continuation."""
+        ...
+
+    def stream(self, prompt_ids: Sequence[int], budget: int, progress: Progress) -> Iterator[Rows]:
+        """Return an iterator over the same tokens as they come."""
+        ...
+
+    def score(self, texts_ids: Sequence[Sequence[int]]) -> tuple[float, int]:
+        """Return the mean nats of all predictions, and their number."""
+        ...
+
+
 Generate = Callable[[Sequence[int], int], Outcome]
-Prepare = Callable[[argparse.Namespace, Checkpoint], Generate]
+Prepare = Callable[[argparse.Namespace, Checkpoint], Engine]
 
 
 @dataclass(frozen=True)
@@ -76,52 +96,128 @@ def main(program: str, prepare: Prepare, argv: Sequence[str] | None) -> int:
     try:
         if hasattr(options, "run"):
             options.run(options)
-            return 0
-        checkpoint = open_source(options.model)
-        tokenizer = open_tokenizer(checkpoint)
-        prompt_ids = tokenizer.encode(options.prompt)
-        generate = prepare(options, checkpoint)
-        report = measure(generate, prompt_ids, options.max_new_tokens, tokenizer.decode)
+        else:
+            {"generate": _generate, "score": _score}[options.command](options, prepare)
     except JaxkvError as error:
         print(f"{program}: {error}", file=sys.stderr)
         return 2
-    if options.json:
-        print(json.dumps(asdict(report)))
-    else:
-        _show(options.prompt, report)
     return 0
+
+
+def _generate(options: argparse.Namespace, prepare: Prepare) -> None:
+    checkpoint = open_source(options.model)
+    tokenizer = open_tokenizer(checkpoint)
+    if options.chat:
+        prompt_ids = _chat_ids(checkpoint, tokenizer, options.prompt)
+    else:
+        prompt_ids = tokenizer.encode(options.prompt)
+    engine = prepare(options, checkpoint)
+    if options.json:
+        report = measure(engine.generate, prompt_ids, options.max_new_tokens, tokenizer.decode)
+        print(json.dumps(asdict(report)))
+        return
+
+    def start(progress: Progress) -> Iterable[Rows]:
+        if options.no_cache:
+            # Nothing is kept from token to token, so there is nothing to stop and go on from.
+            return iter([engine.generate(prompt_ids, options.max_new_tokens).new_tokens])
+        return engine.stream(prompt_ids, options.max_new_tokens, progress)
+
+    shown = terminal.show_stream(start, options.prompt, tokenizer.decode)
+    terminal.show_note(shown)
+
+
+def _score(options: argparse.Namespace, prepare: Prepare) -> None:
+    checkpoint = open_source(options.model)
+    try:
+        text = Path(options.text_file).read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        fact = getattr(error, "strerror", None) or "it is no UTF-8 text"
+        raise SourceError(f"score: --text-file {options.text_file}: {fact}.") from None
+    ids = open_tokenizer(checkpoint).encode(text)
+    loss, predictions = prepare(options, checkpoint).score([ids])
+    if options.json:
+        print(json.dumps({"loss": loss, "predictions": predictions}))
+    else:
+        print(f"{loss:.6f} nats per token over {predictions} predictions")
+
+
+def _chat_ids(checkpoint: Checkpoint, tokenizer: Any, prompt: str) -> list[int]:
+    """Return the ids of a chat in which the user says the prompt and the model answers next.
+
+    Raises:
+        Unsupported: The checkpoint has no tokenizer, so no template.
+        JaxkvError: It has no template, or one that refuses the chat.
+    """
+    if checkpoint.tokenizer_data is None:
+        raise Unsupported(
+            f"generate: --chat needs a chat template, {checkpoint.name!r} has none. Leave out "
+            "--chat."
+        )
+    chat = importlib.import_module("jaxkv.spec.chat")
+    messages = [{"role": "user", "content": prompt}]
+    text = chat.render_chat(checkpoint.tokenizer_data, messages)
+    return tokenizer.encode(text, rendered=True)
+
+
+def asked(options: argparse.Namespace, checkpoint: Checkpoint) -> dict[str, Any]:
+    """Return the arguments that both `generate` and `stream` of either twin take."""
+    return {
+        "end_ids": checkpoint.end_ids,
+        "capacity": options.capacity,
+        "layout": options.layout,
+        "page_size": options.page_size,
+        "temperature": options.temperature,
+        "top_k": options.top_k,
+        "top_p": options.top_p,
+        "min_p": options.min_p,
+        "seeds": options.seed,
+    }
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """Exit with 2 after one line, as for every other wrong input."""
+        self.exit(2, f"{self.prog}: {message}. See {self.prog} --help.\n")
 
 
 def parser(program: str) -> argparse.ArgumentParser:
     """Return the parser of either twin's command line."""
-    top = argparse.ArgumentParser(
-        program, description="Generate text from a decoder with a KV cache."
-    )
+    top = _Parser(program, description="Generate and score text with a decoder with a KV cache.")
     commands = top.add_subparsers(dest="command", required=True)
-    generate = commands.add_parser("generate", help="continue a prompt greedily")
-    generate.add_argument(
-        "model",
-        help="'smollm2', 'kjv', 'reference', the path of a .gguf file or of a Hugging Face "
-        "directory, or a hub id",
-    )
-    generate.add_argument(
-        "--prompt", required=True, help="text; for 'reference', ids separated by spaces"
-    )
-    generate.add_argument("--max-new-tokens", type=int, default=32, metavar="N", help="default 32")
-    generate.add_argument("--dtype", choices=DTYPES, default="float32")
-    generate.add_argument(
-        "--capacity",
-        type=int,
-        metavar="N",
-        help="tokens that the cache can hold (default: what is needed)",
-    )
-    generate.add_argument(
-        "--no-cache", action="store_true", help="recompute the whole text for every token"
-    )
-    generate.add_argument("--json", action="store_true", help="print one JSON object")
+    generate = commands.add_parser("generate", help="continue a prompt")
+    score = commands.add_parser("score", help="say how well a text is predicted")
+    for each in (generate, score):
+        each.add_argument(
+            "model",
+            help="'smollm2', 'kjv', 'reference', the path of a .gguf file or of a Hugging Face "
+            "directory, or a hub id",
+        )
+        each.add_argument("--dtype", choices=DTYPES, default="float32")
+        each.add_argument("--json", action="store_true", help="print one JSON object")
+    score.add_argument("--text-file", required=True, metavar="F", help="UTF-8 text")
+    _add_generate(generate)
     command_info.add(commands)
     command_memory.add(commands)
     return top
+
+
+def _add_generate(generate: argparse.ArgumentParser) -> None:
+    add = generate.add_argument
+    add("--prompt", required=True, help="text; for 'reference', ids separated by spaces")
+    add("--chat", action="store_true", help="the prompt is a user's turn: use the chat template")
+    add("--max-new-tokens", type=int, default=32, metavar="N", help="default 32")
+    add("--temperature", type=float, default=0.0, metavar="X", help="default 0: greedy")
+    add("--top-k", type=int, metavar="K", help="draw from the K likeliest tokens")
+    add(
+        "--top-p", type=float, default=1.0, metavar="P", help="draw from the likeliest ones up to P"
+    )
+    add("--min-p", type=float, default=0.0, metavar="P", help="least share of the likeliest one")
+    add("--seed", type=int, default=0, metavar="N", help="of the draws; default 0")
+    add("--capacity", type=int, metavar="N", help="tokens that the cache can hold (default: need)")
+    add("--layout", choices=LAYOUTS, default="contiguous", help="of the cache")
+    add("--page-size", type=int, metavar="P", help="tokens of a page, for --layout paged")
+    add("--no-cache", action="store_true", help="recompute the whole text for every token")
 
 
 def measure(
@@ -154,17 +250,3 @@ def _timed(generate: Generate, prompt_ids: list[int], budget: int) -> tuple[floa
     start = time.perf_counter()
     result = generate(prompt_ids, budget)
     return time.perf_counter() - start, result
-
-
-def _show(prompt: str, report: Report) -> None:
-    from rich.console import Console
-
-    Console(highlight=False, soft_wrap=True).print(prompt, end="", markup=False, style="dim")
-    print(report.text)
-    note = Console(stderr=True, highlight=False, style="dim")
-    if report.ttft_seconds is not None:
-        rate = report.decode_tokens_per_second
-        speed = "" if rate is None else f", then {rate:.1f} tokens/s"
-        note.print(
-            f"{len(report.ids)} tokens; first after {report.ttft_seconds * 1000:.0f} ms{speed}"
-        )

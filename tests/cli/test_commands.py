@@ -78,6 +78,49 @@ def test_both_twins_print_the_same_ids(twin, capsys):
     assert json.loads(capsys.readouterr().out)["ids"] == ids
 
 
+def test_the_text_streamed_is_the_text_of_the_json(twin, capsys):
+    drawn = ["--temperature", "0.9", "--top-k", "9", "--top-p", "0.95", "--seed", "4"]
+    main(twin, *ARGUMENTS, *drawn, "--json")
+    text = json.loads(capsys.readouterr().out)["text"]
+
+    main(twin, *ARGUMENTS, *drawn)
+
+    printed = capsys.readouterr()
+    assert printed.out == f"{ARGUMENTS[3]}{text}\n"
+    assert printed.err.startswith("6 tokens; first after ")
+
+
+def test_another_seed_draws_another_text(twin, capsys):
+    texts = []
+    for seed in ("0", "1", "0"):
+        main(twin, *ARGUMENTS, "--temperature", "1.5", "--seed", seed, "--json")
+        texts.append(json.loads(capsys.readouterr().out)["ids"])
+
+    assert texts[0] == texts[2] != texts[1]
+
+
+def test_a_score_is_loss_and_predictions(twin, capsys, tmp_path):
+    (tmp_path / "ids.txt").write_text("3 1 4 1 5 9 2 6")
+
+    main(twin, "score", "reference", "--text-file", str(tmp_path / "ids.txt"), "--json")
+    found = json.loads(capsys.readouterr().out)
+    main(twin, "score", "reference", "--text-file", str(tmp_path / "ids.txt"))
+
+    assert set(found) == {"loss", "predictions"}
+    assert found["predictions"] == 7
+    assert capsys.readouterr().out == f"{found['loss']:.6f} nats per token over 7 predictions\n"
+
+
+def test_an_option_that_is_no_number_is_one_line_and_exit_code_2(twin, capsys):
+    with pytest.raises(SystemExit) as error:
+        main(twin, *ARGUMENTS, "--temperature", "warm")
+
+    lines = capsys.readouterr().err.strip().splitlines()
+    assert error.value.code == 2
+    assert len(lines) == 1
+    assert "argument --temperature: invalid float value: 'warm'" in lines[0]
+
+
 def test_zero_tokens_print_no_times(twin, capsys):
     main(twin, *ARGUMENTS[:-1], "0", "--json")
 
@@ -107,6 +150,19 @@ WRONG = {
         "= 34 slots (the last token is never fed back), capacity 8. "
         "Raise capacity or lower max_new_tokens by 26.",
     ),
+    "negative temperature": (
+        [*ARGUMENTS, "--temperature", "-1"],
+        "temperature is -1.0, expected a finite number of at least 0 (0 is greedy)",
+    ),
+    "top-k of 0": (
+        [*ARGUMENTS, "--top-k", "0"],
+        "top_k is 0, expected a whole number from 1 to 19",
+    ),
+    "top-k above the vocabulary": ([*ARGUMENTS, "--top-k", "20"], "top_k is 20, expected"),
+    "top-p of 0": ([*ARGUMENTS, "--top-p", "0"], "top_p is 0.0, expected a number above 0"),
+    "pages without paging": ([*ARGUMENTS, "--page-size", "4"], "page_size is 4, but layout is"),
+    "no template": ([*ARGUMENTS, "--chat"], "--chat needs a chat template, 'reference' has none"),
+    "no text": (["score", "reference", "--text-file", "none.txt"], "No such file or directory"),
     "no such file": (["generate", "none.gguf", "--prompt", "x"], "none.gguf"),
 }
 
@@ -153,5 +209,8 @@ def test_the_help_names_every_option(twin, capsys):
 
     text = capsys.readouterr().out
     assert error.value.code == 0
-    for option in ("--prompt", "--max-new-tokens", "--dtype", "--capacity", "--no-cache", "--json"):
-        assert option in text
+    options = (
+        "prompt max-new-tokens dtype capacity no-cache json temperature top-k top-p min-p seed"
+    )
+    for option in [*options.split(), "chat", "layout", "page-size"]:
+        assert f"--{option}" in text

@@ -1,16 +1,23 @@
 """How often a program is traced, counted where it happens; budgets and prompts cost none."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from jaxkv import generation
-from jaxkv.generation import Programs, generate
-from tests.tiny import make_model
+from jaxkv import programs
+from jaxkv.generation import generate
+from jaxkv.planning import plan
+from jaxkv.spec.errors import CapacityError
+from jaxkv.spec.random_weights import random_arrays
+from jaxkv.streaming import stream
+from jaxkv.weights import from_arrays
+from tests.tiny import CONFIGS, make_model
 
 
 @pytest.fixture
 def model(monkeypatch):
-    monkeypatch.setattr(generation, "PROGRAMS", Programs())
+    monkeypatch.setattr(programs, "PROGRAMS", programs.Programs())
     return make_model("jaxkv", "llama", "float32")
 
 
@@ -50,6 +57,93 @@ def test_a_row_that_never_ends_and_one_that_does_share_a_program(model):
 
     assert ended.new_tokens[0] == free.new_tokens[0][:2]
     assert ended.compilations == 0
+
+
+def test_a_longer_second_request_on_one_capacity_costs_no_compilation(model):
+    """KV-19: 8 tokens, then 32, then 8 with another prompt, capacity 64 each time."""
+    results = [
+        generate(model, [prompt], max_new_tokens=budget, capacity=64, keep_cache=True)
+        for prompt, budget in (([1, 2, 3], 8), ([4, 5], 32), ([6] * 9, 8))
+    ]
+
+    assert [result.compilations for result in results] == [1, 0, 0]
+    assert [result.cache.capacity for result in results] == [64] * 3
+    with pytest.raises(CapacityError, match=r"= 66 slots .* capacity 64"):
+        generate(model, [[1] * 27], max_new_tokens=40, capacity=64)
+
+
+def test_other_sampling_settings_and_seeds_cost_no_compilation(model):
+    """One program for all that draw, whichever settings; greedy is another."""
+    prompts = [[1, 2, 3], [4, 5]]
+    settings = [
+        {"temperature": 0.7},
+        {"temperature": 2.0, "seeds": 5},
+        {"temperature": [0.0, 1.0], "top_k": 7},
+        {"temperature": 0.5, "top_p": 0.9, "min_p": 0.1, "seeds": [1, 2]},
+    ]
+
+    counts = [
+        generate(model, prompts, max_new_tokens=4, **asked).compilations
+        for asked in (*settings, {}, {"top_k": 3})
+    ]
+
+    assert counts == [1, 0, 0, 0, 1, 0]
+
+
+def test_streams_share_one_program_for_the_prompt_and_one_for_the_steps(model):
+    for prompt, budget, steps in (([1, 2, 3], 8, 5), ([4] * 16, 20, 1), ([5], 3, 64)):
+        list(stream(model, [prompt], max_new_tokens=budget, steps=steps))
+
+    assert programs.PROGRAMS.traces == 2
+
+
+def test_a_long_prompt_in_pieces_costs_one_program_more(model):
+    for length in (40, 64, 33):
+        list(stream(model, [[1] * length], max_new_tokens=5, steps=2, chunk=16))
+
+    assert programs.PROGRAMS.traces == 3
+
+
+def test_a_closed_stream_leaves_its_programs_to_the_next_one(model):
+    first = stream(model, [[1, 2, 3]], max_new_tokens=8, steps=2)
+    next(first)
+    next(first)
+    first.close()
+
+    list(stream(model, [[3, 4]], max_new_tokens=20, steps=4))
+
+    assert programs.PROGRAMS.traces == 2
+
+
+def test_100_prompts_of_1_to_1000_tokens_trace_at_most_16_programs(monkeypatch):
+    """KV-20: and no prompt is padded beyond twice its length, or 16 tokens."""
+    monkeypatch.setattr(programs, "PROGRAMS", programs.Programs())
+    sizes = replace(CONFIGS["reference"], max_positions=1200)
+    model = from_arrays(sizes, random_arrays(sizes, seed=0), dtype="float32")
+    rng = np.random.default_rng(0)
+    lengths = [1, 16, 17, 1000, *rng.integers(1, 1001, 96).tolist()]
+    budgets = [1, 200, 200, 200, *rng.integers(1, 201, 96).tolist()]
+
+    for length, budget in zip(lengths, budgets, strict=True):
+        width = plan(sizes, [[1] * length], max_new_tokens=budget).ids_BT.shape[1]
+        assert width <= max(16, 2 * length)
+        done = generate(model, [[1] * length], max_new_tokens=budget)
+        assert done.forwarded_positions_B.tolist() == [length + budget - 1]
+
+    assert programs.PROGRAMS.traces <= 16
+
+
+def test_any_mix_of_lengths_and_budgets_has_at_most_16_pairs_of_sizes():
+    """The bound itself: every length and budget, counted in the plans alone."""
+    sizes = replace(CONFIGS["reference"], max_positions=8192)
+
+    pairs = set()
+    for length in range(1, 1001):
+        for budget in (1, *range(2, 201, 9), 200):
+            found = plan(sizes, [[1] * length], max_new_tokens=budget)
+            pairs.add((found.ids_BT.shape[1], found.reach))
+
+    assert len(pairs) <= 16
 
 
 def test_a_donated_cache_that_is_used_again_says_so(model):

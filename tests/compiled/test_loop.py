@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from jaxkv import caches
-from jaxkv.generation import PROGRAMS
+from jaxkv.loop import Terms, run
 from jaxkv.model import params_of
+from jaxkv.programs import PROGRAMS
+from jaxkv.sampling import Sampler
 from tests.compiled.hlo import loop_operations
 from tests.tiny import CONFIGS, make_model
 
@@ -17,13 +19,14 @@ SLOTS = 128
 LLAMA = CONFIGS["llama"]
 
 
-def program(batch, *, rectangular=True, fresh=True):
+def program(batch, *, rectangular=True, fresh=True, sampler=None, logprobs=False):
     """Return the compiled generation of the tiny llama in float32 with a donated cache."""
     model = make_model("jaxkv", "llama", "float32")
     cache = caches.init(LLAMA, batch=batch, capacity=SLOTS, dtype="float32")
     vector = jnp.full(batch, 5, jnp.int32)
-    arrays = (jnp.zeros((batch, 16), jnp.int32), vector, vector, jnp.full(4, -1, jnp.int32), cache)
-    lowered = PROGRAMS.jitted(donate=True).lower(
+    terms = Terms(vector, jnp.zeros_like(vector), jnp.full(4, -1, jnp.int32), sampler)
+    arrays = (jnp.zeros((batch, 16), jnp.int32), vector, terms, cache)
+    lowered = PROGRAMS.jitted(run, donate=("cache",)).lower(
         params_of(model),
         *arrays,
         config=LLAMA,
@@ -31,6 +34,7 @@ def program(batch, *, rectangular=True, fresh=True):
         fresh=fresh,
         rectangular=rectangular,
         clean=True,
+        logprobs=logprobs,
     )
     return SimpleNamespace(compiled=lowered.compile(), cache=cache, lowered=lowered)
 
@@ -94,8 +98,29 @@ def test_the_same_check_fails_on_a_rank_4_cache_at_batch_1():
     assert copies > 0
 
 
+def test_a_drawing_loop_leaves_the_cache_in_place_too():
+    """The branch around the sort takes logits, not the cache: no copy of a buffer in the loop."""
+    one = jnp.ones(2, jnp.float32)
+    sampler = Sampler(one, jnp.full(2, 5, jnp.int32), one / 2, one / 9, jnp.ones(2, jnp.uint32))
+
+    operations = loop_operations(program(2, sampler=sampler, logprobs=True).compiled.as_text())
+
+    for shape in (f"f32[6,18,{SLOTS}]", f"f32[6,{SLOTS},18]"):
+        assert operations["dynamic-update-slice", shape] == 3
+        assert operations["copy", shape] == operations["select", shape] == 0
+
+
+def test_a_greedy_program_holds_neither_a_sort_nor_a_random_number():
+    text = program(2).lowered.as_text()
+
+    assert "stablehlo.sort" not in text
+    assert "shift_right_logical" not in text
+
+
 def test_a_float32_model_computes_nothing_in_float64_under_x64():
-    built = program(2)
+    one = jnp.ones(2, jnp.float32)
+    sampler = Sampler(one, jnp.full(2, 5, jnp.int32), one, one, jnp.ones(2, jnp.uint32))
+    built = program(2, sampler=sampler, logprobs=True)
 
     text = built.lowered.as_text()
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from crosscheck import ComparisonError, Disagreement, assert_agree, close
+from jaxkv import programs
 from tests.tiny import (
     BATCH,
     CAPACITY,
@@ -133,9 +134,9 @@ def test_dropout_at_rate_one_half_is_seen(twin, model):
 def test_the_prompt_fed_again_is_seen_by_the_positions_forwarded(twin, monkeypatch):
     """Right text, extra work: only the count of what entered the model tells."""
     cell = Cell(twin, "llama", "contiguous")
-    generation, prompt = module(cell, "generation"), [5, 3, 9, 1, 7]
+    loop, prompt = module(cell, "loop"), [5, 3, 9, 1, 7]
     right = _fresh(cell).generate([prompt], 6)
-    feed_once = generation._feed
+    feed_once = loop._feed
 
     def feed_twice(params, text, *rest, fresh=False, **options):
         if fresh:
@@ -144,9 +145,8 @@ def test_the_prompt_fed_again_is_seen_by_the_positions_forwarded(twin, monkeypat
             text, _, _ = feed_once(params, text, *spare, fresh=fresh, **options)
         return feed_once(params, text, *rest, fresh=fresh, **options)
 
-    monkeypatch.setattr(generation, "_feed", feed_twice)
-    if hasattr(generation, "Programs"):
-        monkeypatch.setattr(generation, "PROGRAMS", generation.Programs())
+    monkeypatch.setattr(loop, "_feed", feed_twice)
+    monkeypatch.setattr(programs, "PROGRAMS", programs.Programs())
     wrong = _fresh(cell).generate([prompt], 6)
 
     assert wrong.new_tokens == right.new_tokens

@@ -42,6 +42,8 @@ def main(twin: str) -> None:
     last = subject.full(np.array([tokenizer.encode(PROMPTS["paris"])]))[0, -1]
     found["top"] = {int(i): float(last[i]) for i in np.argsort(-last)[:3]}
     found["loss"], found["predictions"] = _loss(subject, tokenizer.encode(PRIDE))
+    scored = importlib.import_module(f"{twin}.scoring").score(model, [tokenizer.encode(PRIDE)])
+    found["score"] = list(scored)
     print(json.dumps(found))
 
 

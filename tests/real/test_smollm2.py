@@ -76,5 +76,12 @@ def test_the_mean_loss_is_the_references(twin):
     assert found["loss"] == pytest.approx(LOSS, rel=0, abs=5e-5)
 
 
+def test_the_score_is_the_references(twin):
+    loss, predictions = probe(twin)["score"]
+
+    assert predictions == PREDICTIONS
+    assert loss == pytest.approx(LOSS, rel=0, abs=5e-5)
+
+
 def test_digits_are_split_before_the_merges(twin):
     assert probe(twin)["digits"] == [81, 256, 33]

@@ -1,0 +1,298 @@
+"""What generation compiles: prefill, and a loop of one-token steps.
+
+Letters: B rows, T prompt tokens with padding, S slots of the text, E end tokens, V vocabulary.
+"""
+
+import dataclasses
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from jaxkv import caches, sampling
+from jaxkv.caches import Cache
+from jaxkv.model import Params, forward
+from jaxkv.pytree import pytree
+from jaxkv.sampling import Sampler
+from jaxkv.spec.config import ModelConfig
+
+
+@pytree
+class Text:
+    """The loop's own state: what has been written, and which rows go on.
+
+    Attributes:
+        tokens_BS: int32, each row's prompt and new tokens from the left.
+        length_B: int32, tokens of each row so far.
+        new_B: int32, new ones among them.
+        active_B: Rows that still want a token.
+        forwarded_B: int32, positions that entered the model.
+        logprob_BS: float32, of each new token where it stands in `tokens_BS`; None unless wanted.
+    """
+
+    tokens_BS: Int[Array, "B S"]
+    length_B: Int[Array, " B"]
+    new_B: Int[Array, " B"]
+    active_B: Bool[Array, " B"]
+    forwarded_B: Int[Array, " B"]
+    logprob_BS: Float[Array, "B S"] | None
+
+
+@pytree
+class Terms:
+    """What each row wants; all traced, so that none of it costs a compilation.
+
+    Attributes:
+        budget_B: int32, new tokens at most.
+        held_B: int32, tokens that the cache held before the text.
+        end_E: int32, tokens that end a row; -1 for none.
+        sampler: None if all rows are greedy: such a program holds neither a sort nor a random
+            number.
+    """
+
+    budget_B: Int[Array, " B"]
+    held_B: Int[Array, " B"]
+    end_E: Int[Array, " E"]
+    sampler: Sampler | None
+
+
+def start(
+    ids_BT: Int[Array, "B T"],
+    count_B: Int[Array, " B"],
+    budget_B: Int[Array, " B"],
+    *,
+    slots: int,
+    logprobs: bool,
+) -> Text:
+    """Return the texts before anything has entered the model.
+
+    Args:
+        ids_BT: int32 prompts from the left.
+        count_B: int32, prompt tokens of each row.
+        budget_B: int32, new tokens of each row at most.
+        slots: Tokens that a text has room for, T at least.
+        logprobs: Whether they are wanted.
+    """
+    batch, width = ids_BT.shape
+    tokens_BS = jnp.zeros((batch, slots), jnp.int32).at[:, :width].set(ids_BT)
+    none_B = jnp.zeros_like(count_B)
+    logprob_BS = jnp.zeros((batch, slots), jnp.float32) if logprobs else None
+    return Text(tokens_BS, count_B, none_B, budget_B > 0, none_B, logprob_BS)
+
+
+def run(
+    params: Params,
+    ids_BT: Int[Array, "B T"],
+    count_B: Int[Array, " B"],
+    terms: Terms,
+    cache: Cache | None,
+    *,
+    config: ModelConfig,
+    reach: int,
+    fresh: bool,
+    rectangular: bool,
+    clean: bool,
+    logprobs: bool,
+) -> tuple[Text, Cache | None]:
+    """Return the finished texts and the cache: prefill and loop in one traced function.
+
+    Args:
+        params: The model's.
+        ids_BT: int32 prompts from the left.
+        count_B: int32, prompt tokens of each row; those of a row without budget are not forwarded.
+        terms: What each row wants.
+        cache: None recomputes the whole text for every token.
+        config: Static, as are all that follow.
+        reach: Slots that a step reads.
+        fresh: Whether the cache is empty.
+        rectangular: Whether all rows have one length and one count.
+        clean: Whether the cache's unused slots hold finite numbers; else they are scrubbed once.
+        logprobs: Whether the texts carry them.
+    """
+    # A row without budget may hold a prompt that is longer than what any step reads.
+    width = ids_BT.shape[1]
+    text = start(ids_BT, count_B, terms.budget_B, slots=max(reach + 1, width), logprobs=logprobs)
+    if cache is None:
+        recompute = partial(_recompute, params, terms=terms, config=config)
+        return jax.lax.while_loop(_goes_on, recompute, text), None
+    text, work = prefill(
+        params,
+        text,
+        jnp.zeros((), jnp.int32),
+        terms,
+        cache,
+        config=config,
+        width=width,
+        reach=reach,
+        fresh=fresh,
+        rectangular=rectangular,
+        clean=clean,
+    )
+    step = partial(_step, params, terms=terms, config=config, rectangular=rectangular)
+    text, work = jax.lax.while_loop(
+        lambda state: _goes_on(state[0]), lambda state: step(*state), (text, work)
+    )
+    return text, caches.widen(work, cache)
+
+
+def prefill(
+    params: Params,
+    text: Text,
+    at: Int[Array, ""],
+    terms: Terms,
+    cache: Cache,
+    *,
+    config: ModelConfig,
+    width: int,
+    reach: int,
+    fresh: bool,
+    rectangular: bool,
+    clean: bool,
+) -> tuple[Text, Cache]:
+    """Return the texts and the cache after prompt tokens [at, at + width).
+
+    A row whose prompt ends among them has its first new token.
+
+    Args:
+        params: The model's.
+        text: Room for at + width tokens.
+        at: int32, how many tokens of each prompt the cache holds already.
+        terms: What each row wants.
+        cache: A larger one than `reach` is narrowed.
+        config: Static, as are all that follow.
+        width: Tokens that enter the model.
+        reach: Slots that a step reads.
+        fresh: Whether the cache is empty.
+        rectangular: Whether all rows have one length and one count.
+        clean: Whether the cache's unused slots hold finite numbers; else they are scrubbed once.
+    """
+    cache = caches.narrow(cache, slots=reach)
+    cache = cache if clean else caches.scrub(cache)
+    ids_BT = jax.lax.dynamic_slice_in_dim(text.tokens_BS, at, width, axis=1)
+    prompt_B = text.length_B - text.new_B
+    count_B = jnp.where(terms.budget_B > 0, jnp.clip(prompt_B - at, 0, width), 0)
+    promises = {"fresh": fresh, "rectangular": rectangular}
+    text, logits_BV, cache = _feed(params, text, ids_BT, cache, count_B, config=config, **promises)
+    ends_B = (prompt_B > at) & (prompt_B <= at + width)
+    waiting_B = text.active_B & ~ends_B
+    text = dataclasses.replace(text, active_B=text.active_B & ends_B)
+    text = _append(text, logits_BV, terms=terms)
+    return dataclasses.replace(text, active_B=text.active_B | waiting_B), cache
+
+
+def extend(
+    params: Params,
+    text: Text,
+    terms: Terms,
+    cache: Cache,
+    steps: Int[Array, ""],
+    *,
+    config: ModelConfig,
+    rectangular: bool,
+) -> tuple[Text, Cache]:
+    """Return the texts and the cache after `steps` more tokens of each active row at most.
+
+    Args:
+        params: The model's.
+        text: After the prefill.
+        terms: What each row wants.
+        cache: Holds all tokens of the active rows but the last.
+        steps: int32; traced, so that another number costs no compilation.
+        config: Static, as is what follows.
+        rectangular: Whether all rows had one length and one count at the prefill.
+    """
+    step = partial(_step, params, terms=terms, config=config, rectangular=rectangular)
+
+    def body(state: tuple[Array, Text, Cache]) -> tuple[Array, Text, Cache]:
+        done, text, cache = state
+        return done + 1, *step(text, cache)
+
+    def goes_on(state: tuple[Array, Text, Cache]) -> Array:
+        return (state[0] < steps) & _goes_on(state[1])
+
+    none = jnp.zeros((), jnp.int32)
+    return jax.lax.while_loop(goes_on, body, (none, text, cache))[1:]
+
+
+def _step(
+    params: Params,
+    text: Text,
+    cache: Cache,
+    *,
+    terms: Terms,
+    config: ModelConfig,
+    rectangular: bool,
+) -> tuple[Text, Cache]:
+    last_B1 = jnp.take_along_axis(text.tokens_BS, text.length_B[:, None] - 1, axis=1)
+    one_B = text.active_B.astype(jnp.int32)
+    text, logits_BV, cache = _feed(
+        params, text, last_B1, cache, one_B, config=config, rectangular=rectangular
+    )
+    return _append(text, logits_BV, terms=terms), cache
+
+
+def _recompute(params: Params, text: Text, *, terms: Terms, config: ModelConfig) -> Text:
+    count_B = jnp.where(text.active_B, text.length_B, 0)
+    # The last place of the text is only ever written, never read by a forward.
+    ids_BS = text.tokens_BS[:, :-1]
+    text, logits_BV, _ = _feed(params, text, ids_BS, None, count_B, config=config)
+    return _append(text, logits_BV, terms=terms)
+
+
+def _feed(
+    params: Params,
+    text: Text,
+    ids_BT: Array,
+    cache: Any,
+    count_B: Array,
+    *,
+    config: ModelConfig,
+    **promises: Any,
+) -> tuple[Text, Array, Any]:
+    """Return the next logits.
+
+    The one place where tokens enter the model, and so where they are counted.
+    """
+    if cache is not None:
+        promises["clean"] = True
+    logits_B1V, cache = forward(
+        params, ids_BT, cache, count_B, config=config, last_only=True, **promises
+    )
+    text = dataclasses.replace(text, forwarded_B=text.forwarded_B + count_B)
+    return text, logits_B1V[:, 0], cache
+
+
+def _append(text: Text, logits_BV: Array, *, terms: Terms) -> Text:
+    """Return the text with one more token in each active row.
+
+    Which goes on unless it has ended or spent its budget.
+    """
+    if terms.sampler is None:
+        next_B = sampling.greedy(logits_BV)
+    else:
+        next_B = sampling.sample(logits_BV, terms.sampler, terms.held_B + text.length_B)
+    row_B = jnp.arange(next_B.shape[0], dtype=jnp.int32)
+    at_B = jnp.where(text.active_B, text.length_B, text.tokens_BS.shape[1])
+
+    def put(x_BS: Array, x_B: Array) -> Array:
+        return x_BS.at[row_B, at_B].set(x_B, mode="drop")
+
+    new_B = text.new_B + text.active_B.astype(jnp.int32)
+    has_ended_B = jnp.any(next_B[:, None] == terms.end_E, axis=1)
+    logprob_BS = text.logprob_BS
+    if logprob_BS is not None:
+        logprob_BS = put(logprob_BS, sampling.logprob(logits_BV, next_B))
+    return Text(
+        tokens_BS=put(text.tokens_BS, next_B),
+        length_B=text.length_B + text.active_B.astype(jnp.int32),
+        new_B=new_B,
+        active_B=text.active_B & ~has_ended_B & (new_B < terms.budget_B),
+        forwarded_B=text.forwarded_B,
+        logprob_BS=logprob_BS,
+    )
+
+
+def _goes_on(text: Text) -> Array:
+    return jnp.any(text.active_B)

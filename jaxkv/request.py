@@ -1,0 +1,147 @@
+"""A call of `generate` or `stream`, checked on the host and brought to the device.
+
+Letters: B rows, T prompt tokens with padding.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Int
+
+from jaxkv import caches
+from jaxkv.caches import Cache
+from jaxkv.loop import Terms
+from jaxkv.model import Decoder
+from jaxkv.planning import Plan, plan
+from jaxkv.sampling import Sampler
+from jaxkv.settings import Settings, plan_sampling
+from jaxkv.spec.errors import RequestError, ShapeError
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked for, all of it on the host.
+
+    Attributes:
+        plan: Prompts, budgets and sizes.
+        settings: How tokens are drawn.
+        end_ids: Tokens that end a row.
+    """
+
+    plan: Plan
+    settings: Settings
+    end_ids: tuple[int, ...]
+
+
+def check(
+    function: str,
+    model: Decoder,
+    prompts: Any,
+    *,
+    end_ids: int | Sequence[int] | None,
+    cache: Cache | None,
+    capacity: int | None,
+    sampling: dict[str, Any],
+    **asked: Any,
+) -> Request:
+    """Return the request, if the model can serve it.
+
+    Args:
+        function: For messages: whose arguments these are.
+        model: In evaluation mode.
+        prompts: See `plan`, as for `asked`.
+        end_ids: One, several, or none.
+        cache: Earlier tokens; its capacity is the one that counts.
+        capacity: Of a cache to be made.
+        sampling: See `plan_sampling`.
+        **asked: `max_new_tokens` and `mask_BT`.
+
+    Raises:
+        RequestError: The model is in training mode, or an argument is out of range.
+        CapacityError: The request does not fit.
+        ShapeError: The prompts or the cache do not fit the model.
+    """
+    if model.training:
+        raise RequestError(
+            f"{function}: the model has training=True, whose dropout no cache survives. Set "
+            "training=False."
+        )
+    if cache is not None and cache.length_B.shape[0] < 1:
+        raise ShapeError(f"{function}: the cache has no rows.")
+    vocab_size = model.config.vocab_size
+    ends = (end_ids,) if isinstance(end_ids, int | np.integer) else tuple(end_ids or ())
+    for token in ends:
+        if not 0 <= token < vocab_size:
+            raise RequestError(
+                f"{function}: end_ids holds {token}, expected 0 to {vocab_size - 1}."
+            )
+    found = plan(
+        model.config,
+        prompts,
+        capacity=capacity if cache is None else cache.capacity,
+        held_B=None if cache is None else np.asarray(cache.length_B),
+        **asked,
+    )
+    return Request(found, plan_sampling(vocab_size, found.batch, **sampling), ends)
+
+
+def new_cache(
+    model: Decoder, request: Request, *, slots: int, layout: str, slack: int, page_size: int | None
+) -> Cache:
+    """Return an empty cache for the request.
+
+    Args:
+        model: The decoder.
+        request: Its number of rows counts.
+        slots: The capacity.
+        layout: See `caches.init`, as for `slack`.
+        slack: See `caches.init`.
+        page_size: Of the layout "paged"; None for its default.
+
+    Raises:
+        RequestError: A page size without pages; or see `caches.init`.
+    """
+    if page_size is not None and layout != "paged":
+        raise RequestError(
+            f"new_cache: page_size is {page_size}, but layout is {layout!r}. Leave it out, or set "
+            "layout='paged'."
+        )
+    pages = {} if page_size is None else {"page_size": page_size}
+    return caches.init(
+        model.config,
+        batch=request.plan.batch,
+        capacity=slots,
+        dtype=model.dtype,
+        slack=slack,
+        layout=layout,
+        **pages,
+    )
+
+
+def device_arrays(
+    request: Request,
+) -> tuple[Int[Array, "B T"], Int[Array, " B"], Terms]:
+    """Return the prompts, their counts and what each row wants."""
+    ends = request.end_ids
+    # Padded to a multiple of 4, so that another number of end tokens rarely means another program.
+    padded = [*ends, *[-1] * (-len(ends) % 4 or (0 if ends else 4))]
+    drawn = request.settings
+    sampler = None
+    if not drawn.is_greedy:
+        sampler = Sampler(
+            jnp.asarray(drawn.temperature_B),
+            jnp.asarray(drawn.top_k_B),
+            jnp.asarray(drawn.tail_B),
+            jnp.asarray(drawn.min_p_B),
+            jnp.asarray(drawn.seed_B),
+        )
+    terms = Terms(
+        jnp.asarray(request.plan.budget_B),
+        jnp.asarray(request.plan.held_B),
+        jnp.asarray(padded, jnp.int32),
+        sampler,
+    )
+    return jnp.asarray(request.plan.ids_BT), jnp.asarray(request.plan.count_B), terms

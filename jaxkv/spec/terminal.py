@@ -1,0 +1,99 @@
+"""What a command line prints while tokens come: text as it grows, and a progress bar."""
+
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+Rows = list[list[int]]
+Progress = Callable[[int, int], None]
+Decode = Callable[[Sequence[int]], str]
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What was printed, and when.
+
+    Attributes:
+        ids: New ids.
+        first_seconds: From the call to the first token; None without one. Compiling counts.
+        rest_seconds: From there to the last.
+    """
+
+    ids: list[int]
+    first_seconds: float | None
+    rest_seconds: float
+
+
+def pieces(parts: Iterable[Rows], decode: Decode) -> Iterator[tuple[list[int], str]]:
+    """Yield all ids of the first row so far, and what they add to the text.
+
+    A character whose bytes are not all there yet waits for them, at most until the end.
+
+    Args:
+        parts: New ids of each row, as a stream yields them.
+        decode: Ids -> text; more ids only ever append to it.
+    """
+    ids: list[int] = []
+    shown = text = ""
+    for rows in parts:
+        ids += rows[0]
+        text = decode(ids)
+        whole = text.rstrip("\ufffd")
+        if len(whole) > len(shown):
+            yield ids, whole[len(shown) :]
+            shown = whole
+        else:
+            yield ids, ""
+    if len(text) > len(shown):
+        yield ids, text[len(shown) :]
+
+
+def show_stream(start: Callable[[Progress], Iterable[Rows]], prompt: str, decode: Decode) -> Shown:
+    """Print the prompt and its continuation as it comes, and return what was printed.
+
+    A bar on stderr shows how far the prompt and the new tokens are; nothing of it remains. It needs
+    a terminal, and ends with the first token where the text itself goes to one.
+
+    Args:
+        start: Given what to call with (done, total), returns a stream.
+        prompt: Printed before the first new token.
+        decode: See `pieces`.
+    """
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+
+    out = Console(highlight=False, soft_wrap=True)
+    bar = Bar(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
+    begin = time.perf_counter()
+    first: float | None = None
+    ids: list[int] = []
+    with bar:
+        task = bar.add_task("tokens", total=None)
+        parts = start(lambda done, total: bar.update(task, completed=done, total=total))
+        for held, text in pieces(parts, decode):
+            ids = held
+            if first is None:
+                first = time.perf_counter()
+                if out.is_terminal:
+                    bar.stop()
+                out.print(prompt, end="", markup=False, style="dim")
+            print(text, end="", flush=True)
+    if first is None:
+        out.print(prompt, end="", markup=False, style="dim")
+        print()
+        return Shown([], None, 0.0)
+    print()
+    return Shown(list(ids), first - begin, time.perf_counter() - first)
+
+
+def show_note(shown: Shown) -> None:
+    """Print how many tokens there were and how fast they came, on stderr."""
+    from rich.console import Console
+
+    note = f"{len(shown.ids)} tokens"
+    if shown.first_seconds is not None:
+        note += f"; first after {shown.first_seconds * 1000:.0f} ms"
+        if len(shown.ids) > 1 and shown.rest_seconds > 0:
+            note += f", then {(len(shown.ids) - 1) / shown.rest_seconds:.1f} tokens/s"
+    Console(stderr=True, highlight=False, style="dim").print(note)

@@ -1,0 +1,194 @@
+"""Streaming: prefill in chunks, then some tokens at a time, each from one compiled program.
+
+Letters: B rows.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxkv import caches, programs
+from jaxkv.caches import Cache
+from jaxkv.loop import Text, extend, prefill, start
+from jaxkv.model import Decoder, params_of
+from jaxkv.planning import CHUNK
+from jaxkv.request import Request, check, device_arrays, new_cache
+from jaxkv.spec.errors import RequestError
+
+Progress = Callable[[int, int], None]
+
+
+def stream(
+    model: Decoder,
+    prompts: Any,
+    *,
+    max_new_tokens: int | Sequence[int],
+    steps: int = 8,
+    chunk: int = CHUNK,
+    progress: Progress | None = None,
+    mask_BT: Any = None,
+    end_ids: int | Sequence[int] | None = (),
+    temperature: float | Sequence[float] = 0.0,
+    top_k: int | Sequence[int] | None = None,
+    top_p: float | Sequence[float] = 1.0,
+    min_p: float | Sequence[float] = 0.0,
+    seeds: int | Sequence[int] = 0,
+    capacity: int | None = None,
+    layout: str = "contiguous",
+    slack: int = 0,
+    page_size: int | None = None,
+    cache: Cache | None = None,
+    consume: bool = False,
+) -> Iterator[list[list[int]]]:
+    """Return an iterator over the tokens of `generate` as they come: for each row a list of ids.
+
+    The first item holds each row's first new token, every other one up to `steps` more. Arguments
+    are checked at once; the model runs when an item is asked for, and not beyond it. Whoever stops
+    early has lost nothing: what came is the beginning of what `generate` gives, and a cache handed
+    in still answers as before unless consumed.
+
+    Args:
+        model: In evaluation mode.
+        prompts: See `generate`, as for all that is not described here.
+        max_new_tokens: Budget, for all rows or one a row.
+        steps: Tokens of each row in an item at most. Another number costs no compilation.
+        chunk: A prompt longer than this enters the model in pieces of this many tokens.
+        progress: Called as progress(done, total) after each piece of the prompt and before each
+            item: tokens of the longest prompt so far plus new ones, of how many at most. The last
+            call has done = total, even if all rows ended early.
+        mask_BT: Which ids of an array are real.
+        end_ids: Tokens that end a row.
+        temperature: 0 is greedy.
+        top_k: How many of the likeliest tokens may be drawn.
+        top_p: How much probability they have together at most.
+        min_p: The least probability, as a share of the largest.
+        seeds: Of the rows' draws.
+        capacity: Tokens that a row can hold.
+        layout: Of a cache made here.
+        slack: Of a cache made here.
+        page_size: Of a cache made here.
+        cache: Earlier tokens to continue from.
+        consume: Let the programs overwrite `cache`.
+
+    Raises:
+        RequestError: An argument is out of range; see `generate`.
+        CapacityError: The request does not fit.
+        ShapeError: The prompts or the cache do not fit the model.
+
+    Cost: compiles one program for the prompt, another for its later pieces if there are any, and
+    one for the steps, for each bucket of prompt width and text length.
+    """
+    for name, value in (("steps", steps), ("chunk", chunk)):
+        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+            raise RequestError(
+                f"stream: {name} is {value!r}, expected a whole number of at least 1."
+            )
+    request = check(
+        "stream",
+        model,
+        prompts,
+        max_new_tokens=max_new_tokens,
+        mask_BT=mask_BT,
+        end_ids=end_ids,
+        cache=cache,
+        capacity=capacity,
+        sampling={
+            "temperature": temperature,
+            "top_k": top_k,
+            "top_p": top_p,
+            "min_p": min_p,
+            "seeds": seeds,
+        },
+    )
+
+    def open_cache() -> tuple[Cache, bool]:
+        if cache is not None:
+            return cache, consume
+        return new_cache(
+            model,
+            request,
+            slots=request.plan.reach,
+            layout=layout,
+            slack=slack,
+            page_size=page_size,
+        ), True
+
+    parts = _parts(model, request, open_cache, clean=cache is None, steps=steps, chunk=chunk)
+    return _items(parts, request, progress or (lambda done, total: None))
+
+
+def _parts(
+    model: Decoder,
+    request: Request,
+    open_cache: Callable[[], tuple[Cache, bool]],
+    *,
+    clean: bool,
+    steps: int,
+    chunk: int,
+) -> Iterator[tuple[int, Text]]:
+    """Yield the texts after every program, and how many tokens of the prompts are in the cache."""
+    found = request.plan
+    if not found.budget_B.any():
+        return
+    params, jitted = params_of(model), programs.PROGRAMS.jitted
+    ids_BT, count_B, terms = device_arrays(request)
+    longest = int(found.count_B[found.budget_B > 0].max())
+    width = min(ids_BT.shape[1], chunk)
+    starts = range(0, longest, width)
+    slots = max(found.reach + 1, ids_BT.shape[1], len(starts) * width)
+    text = start(ids_BT, count_B, terms.budget_B, slots=slots, logprobs=False)
+    cache, own = open_cache()
+    for at in starts:
+        is_first = at == 0
+        text, cache = jitted(prefill, donate=("cache",) if own or not is_first else ())(
+            params,
+            text,
+            jnp.asarray(at, jnp.int32),
+            terms,
+            cache,
+            config=model.config,
+            width=width,
+            reach=found.reach,
+            fresh=is_first and not found.held_B.any(),
+            rectangular=found.rectangular,
+            clean=clean or not is_first,
+        )
+        yield min(at + width, longest), text
+    while np.asarray(text.active_B).any():
+        text, cache = jitted(extend, donate=("cache",))(
+            params,
+            text,
+            terms,
+            cache,
+            jnp.asarray(steps, jnp.int32),
+            config=model.config,
+            rectangular=found.rectangular,
+        )
+        yield longest, text
+    caches.check(cache)
+
+
+def _items(
+    parts: Iterator[tuple[int, Text]], request: Request, progress: Progress
+) -> Iterator[list[list[int]]]:
+    """Yield what is new in each part, once every prompt is in the cache."""
+    found = request.plan
+    counts = found.count_B.tolist()
+    longest = max(
+        (n for n, budget in zip(counts, found.budget_B, strict=True) if budget), default=0
+    )
+    total = longest + int(found.budget_B.max())
+    shown = list(counts)
+    for done, text in parts:
+        ends = np.asarray(text.length_B).tolist()
+        new = max(end - count for end, count in zip(ends, counts, strict=True))
+        if done < longest:
+            progress(done, total)
+            continue
+        is_last = not np.asarray(text.active_B).any()
+        progress(done + new, done + new if is_last else total)
+        rows = np.asarray(text.tokens_BS).tolist()
+        yield [row[a:b] for row, a, b in zip(rows, shown, ends, strict=True)]
+        shown = ends

@@ -1,0 +1,288 @@
+"""What generation runs: prefill, and a loop of one-token steps.
+
+Letters: B rows, T prompt tokens with padding, S slots of the text, E end tokens, V vocabulary.
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor as Array
+
+from jaxkv.spec.config import ModelConfig
+from torchkv import caches, sampling
+from torchkv.caches import Cache
+from torchkv.model import Params, forward
+from torchkv.sampling import Sampler
+
+
+@dataclass(frozen=True)
+class Text:
+    """The loop's own state: what has been written, and which rows go on.
+
+    Attributes:
+        tokens_BS: int32, each row's prompt and new tokens from the left; written in place, and
+            without meaning beyond a row's length.
+        length_B: int32, tokens of each row so far.
+        new_B: int32, new ones among them.
+        active_B: Rows that still want a token.
+        forwarded_B: int32, positions that entered the model.
+        logprob_BS: float32, of each new token where it stands in `tokens_BS`, written in place too;
+            None unless wanted.
+    """
+
+    tokens_BS: Int[Array, "B S"]
+    length_B: Int[Array, " B"]
+    new_B: Int[Array, " B"]
+    active_B: Bool[Array, " B"]
+    forwarded_B: Int[Array, " B"]
+    logprob_BS: Float[Array, "B S"] | None
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What each row wants.
+
+    Attributes:
+        budget_B: int32, new tokens at most.
+        held_B: int32, tokens that the cache held before the text.
+        end_E: int32, tokens that end a row; -1 for none.
+        sampler: None if all rows are greedy.
+    """
+
+    budget_B: Int[Array, " B"]
+    held_B: Int[Array, " B"]
+    end_E: Int[Array, " E"]
+    sampler: Sampler | None
+
+
+def start(
+    ids_BT: Int[Array, "B T"],
+    count_B: Int[Array, " B"],
+    budget_B: Int[Array, " B"],
+    *,
+    slots: int,
+    logprobs: bool,
+) -> Text:
+    """Return the texts before anything has entered the model.
+
+    Args:
+        ids_BT: int32 prompts from the left.
+        count_B: int32, prompt tokens of each row.
+        budget_B: int32, new tokens of each row at most.
+        slots: Tokens that a text has room for, T at least.
+        logprobs: Whether they are wanted.
+    """
+    # One place more: a row that has stopped writes to the place after its end.
+    tokens_BS = ids_BT.new_zeros((ids_BT.shape[0], slots + 1))
+    tokens_BS[:, : ids_BT.shape[1]] = ids_BT
+    none_B = torch.zeros_like(count_B)
+    logprob_BS = torch.zeros_like(tokens_BS, dtype=torch.float32) if logprobs else None
+    return Text(tokens_BS, count_B, none_B, budget_B > 0, none_B, logprob_BS)
+
+
+@torch.no_grad()
+def run(
+    params: Params,
+    ids_BT: Int[Array, "B T"],
+    count_B: Int[Array, " B"],
+    terms: Terms,
+    cache: Cache | None,
+    *,
+    config: ModelConfig,
+    reach: int,
+    fresh: bool,
+    rectangular: bool,
+    clean: bool,
+    logprobs: bool,
+) -> tuple[Text, Cache | None]:
+    """Return the finished texts and the cache: prefill, then a loop of one-token steps.
+
+    Args:
+        params: The model's.
+        ids_BT: int32 prompts from the left.
+        count_B: int32, prompt tokens of each row; those of a row without budget are not forwarded.
+        terms: What each row wants.
+        cache: Consumed. None recomputes the whole text for every token.
+        config: The model's.
+        reach: Slots that the longest row needs at most.
+        fresh: Whether the cache is empty.
+        rectangular: Whether all rows have one length and one count.
+        clean: Whether the cache's unused slots hold finite numbers; else they are scrubbed once.
+        logprobs: Whether the texts carry them.
+    """
+    width = ids_BT.shape[1]
+    text = start(ids_BT, count_B, terms.budget_B, slots=max(reach + 1, width), logprobs=logprobs)
+    if cache is None:
+        while bool(text.active_B.any()):
+            first_B, count_B = torch.zeros_like(text.length_B), text.length_B * text.active_B
+            text, logits_BV, _ = _feed(params, text, first_B, None, count_B, config=config)
+            text = _append(text, logits_BV, terms=terms)
+        return text, None
+    text, cache = prefill(
+        params,
+        text,
+        torch.zeros((), dtype=torch.int32, device=ids_BT.device),
+        terms,
+        cache,
+        config=config,
+        width=width,
+        reach=reach,
+        fresh=fresh,
+        rectangular=rectangular,
+        clean=clean,
+    )
+    steps = terms.budget_B.max()
+    return extend(params, text, terms, cache, steps, config=config, rectangular=rectangular)
+
+
+@torch.no_grad()
+def prefill(
+    params: Params,
+    text: Text,
+    at: Int[Array, ""],
+    terms: Terms,
+    cache: Cache,
+    *,
+    config: ModelConfig,
+    width: int,
+    reach: int,
+    fresh: bool,
+    rectangular: bool,
+    clean: bool,
+) -> tuple[Text, Cache]:
+    """Return the texts and the cache after prompt tokens [at, at + width).
+
+    A row whose prompt ends among them has its first new token.
+
+    Args:
+        params: The model's.
+        text: Room for at + width tokens.
+        at: int32, how many tokens of each prompt the cache holds already.
+        terms: What each row wants.
+        cache: Consumed.
+        config: The model's.
+        width: Tokens that enter the model at most.
+        reach: Slots that the longest row needs at most; a step reads no further than it must.
+        fresh: Whether the cache is empty.
+        rectangular: Whether all rows have one length and one count.
+        clean: Whether the cache's unused slots hold finite numbers; else they are scrubbed once.
+    """
+    if not clean:
+        cache = caches.scrub(cache)
+    wanted_B = text.active_B
+    rest_B = text.length_B - text.new_B - at
+    count_B = rest_B.clamp(0, width) * (terms.budget_B > 0)
+    text, logits_BV, after = _feed(
+        params,
+        text,
+        at.expand_as(count_B),
+        cache,
+        count_B,
+        config=config,
+        fresh=fresh,
+        rectangular=rectangular,
+    )
+    assert after is not None  # forward returns a cache for a cache
+    ends_here_B = (rest_B > 0) & (rest_B <= width)
+    text = _append(replace(text, active_B=wanted_B & ends_here_B), logits_BV, terms=terms)
+    return replace(text, active_B=torch.where(ends_here_B, text.active_B, wanted_B)), after
+
+
+@torch.no_grad()
+def extend(
+    params: Params,
+    text: Text,
+    terms: Terms,
+    cache: Cache,
+    steps: Int[Array, ""],
+    *,
+    config: ModelConfig,
+    rectangular: bool,
+) -> tuple[Text, Cache]:
+    """Return the texts and the cache after `steps` more tokens of each active row at most.
+
+    Args:
+        params: The model's.
+        text: After the prefill.
+        terms: What each row wants.
+        cache: Consumed. Holds all tokens of the active rows but the last.
+        steps: int32.
+        config: The model's.
+        rectangular: Whether all rows had one length and one count at the prefill.
+    """
+    for _ in range(int(steps)):
+        if not bool(text.active_B.any()):
+            break
+        text, logits_BV, after = _feed(
+            params,
+            text,
+            text.length_B - 1,
+            cache,
+            text.active_B.int(),
+            config=config,
+            rectangular=rectangular,
+        )
+        assert after is not None  # forward returns a cache for a cache
+        text, cache = _append(text, logits_BV, terms=terms), after
+    return text, cache
+
+
+def _feed(
+    params: Params,
+    text: Text,
+    first_B: Array,
+    cache: Cache | None,
+    count_B: Array,
+    *,
+    config: ModelConfig,
+    fresh: bool = False,
+    rectangular: bool = False,
+) -> tuple[Text, Array, Cache | None]:
+    """Return the next logits.
+
+    The one place where tokens enter the model, and so where they are counted.
+
+    Each row feeds its tokens [first_B[b], first_B[b] + count_B[b]).
+    """
+    width = max(int(count_B.max()), 1)
+    place_BT = first_B.unsqueeze(1) + torch.arange(width, device=count_B.device)
+    ids_BT = text.tokens_BS.gather(1, place_BT.clamp(max=text.tokens_BS.shape[1] - 1))
+    logits_B1V, cache = forward(
+        params,
+        ids_BT,
+        cache,
+        count_B,
+        config=config,
+        fresh=fresh,
+        rectangular=rectangular,
+        clean=True,
+        last_only=True,
+    )
+    text = replace(text, forwarded_B=text.forwarded_B + count_B)
+    return text, logits_B1V[:, 0], cache
+
+
+def _append(text: Text, logits_BV: Array, *, terms: Terms) -> Text:
+    """Return the text with one more token in each active row.
+
+    A row goes on unless it has ended or spent its budget.
+    """
+    if terms.sampler is None:
+        next_B = sampling.greedy(logits_BV)
+    else:
+        next_B = sampling.sample(logits_BV, terms.sampler, terms.held_B + text.length_B)
+    # A row that is not active writes behind its end, where nothing is read.
+    place_B1 = text.length_B.long().unsqueeze(1)
+    text.tokens_BS.scatter_(1, place_B1, next_B.unsqueeze(1))
+    if text.logprob_BS is not None:
+        logprob_B1 = sampling.logprob(logits_BV, next_B).unsqueeze(1)
+        text.logprob_BS.scatter_(1, place_B1, logprob_B1)
+    new_B = text.new_B + text.active_B
+    has_stopped_B = torch.isin(next_B, terms.end_E) | (new_B >= terms.budget_B)
+    return replace(
+        text,
+        length_B=text.length_B + text.active_B,
+        new_B=new_B,
+        active_B=text.active_B & ~has_stopped_B,
+    )
