@@ -62,9 +62,16 @@ class Subject:
     """
 
     def __init__(
-        self, model: Decoder, *, layout: str = "contiguous", slack: int = 0, name: str | None = None
+        self,
+        model: Decoder,
+        *,
+        layout: str = "contiguous",
+        slack: int = 0,
+        page_size: int = 16,
+        name: str | None = None,
     ):
-        self.model, self.layout, self.slack = model, layout, slack
+        self.model, self.layout = model, layout
+        self.slack, self.page_size = slack, page_size
         self.info = SubjectInfo(
             name=name or f"jaxkv/{layout}",
             framework="jax",
@@ -112,6 +119,7 @@ class Subject:
             dtype=self.model.dtype,
             slack=self.slack,
             layout=self.layout,
+            page_size=self.page_size,
         )
 
     def step(
@@ -207,6 +215,7 @@ class Subject:
             prompts,
             max_new_tokens=max_new_tokens,
             layout=self.layout,
+            page_size=self.page_size,
             slack=self.slack,
             **options,
         )

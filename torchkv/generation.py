@@ -54,6 +54,7 @@ def generate(
     capacity: int | None = None,
     layout: str = "contiguous",
     slack: int = 0,
+    page_size: int = 16,
     cached: bool = True,
     cache: Cache | None = None,
     consume: bool = False,
@@ -72,9 +73,10 @@ def generate(
         mask_BT: Which ids of an array are real; padding may stand on either side.
         end_ids: Tokens that end a row, any of them; the row's result includes it.
         capacity: Tokens that a row can hold; by default what the request needs.
-        layout: Of a cache made here: "contiguous", or "window" for rings in the layers that have a
-            window.
+        layout: Of a cache made here: "contiguous", "paged", or "window" for rings in the layers
+            that have a window.
         slack: Of a cache made here, see `caches.init`.
+        page_size: Of a paged cache made here, see `caches.init`.
         cached: False recomputes the whole text for every token: the comparison that shows what a
             cache saves.
         cache: Earlier tokens to continue from. It still answers as before afterwards, unless
@@ -111,6 +113,7 @@ def generate(
                 dtype=model.dtype,
                 slack=slack,
                 layout=layout,
+                page_size=page_size,
             )
     text, cache = run(
         params_of(model),

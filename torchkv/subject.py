@@ -65,9 +65,11 @@ class Subject:
         *,
         layout: str = "contiguous",
         slack: int = 0,
+        page_size: int = 16,
         name: str | None = None,
     ):
-        self.model, self.layout, self.slack = model, layout, slack
+        self.model, self.layout = model, layout
+        self.slack, self.page_size = slack, page_size
         offered = "cache chunk rollback gather left_pad right_pad kv capture f64"
         self.info = SubjectInfo(
             name=name or f"torchkv/{layout}",
@@ -94,6 +96,7 @@ class Subject:
                 dtype=self.model.dtype,
                 slack=self.slack,
                 layout=self.layout,
+                page_size=self.page_size,
             )
 
     def step(
@@ -168,6 +171,7 @@ class Subject:
             prompts,
             max_new_tokens=max_new_tokens,
             layout=self.layout,
+            page_size=self.page_size,
             slack=self.slack,
             **options,
         )

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from tests.tiny import llama, module
+from tests.tiny import PAGE, llama, module
 
 ROWS, HEADS, KV_HEADS, WIDTH = 2, 6, 3, 18
 
@@ -40,7 +40,12 @@ def attend_in_chunks(cell, config, qkv, sizes, *, rule, capacity=44, layout=None
     caches, array = module(cell, "caches"), arrays_of(cell)
     rows = qkv[0].shape[0]
     cache = caches.init(
-        config, batch=rows, capacity=capacity, dtype="float64", layout=layout or cell.layout
+        config,
+        batch=rows,
+        capacity=capacity,
+        dtype="float64",
+        layout=layout or cell.layout,
+        page_size=PAGE,
     )
     outs, at = [], 0
     for size in sizes:

@@ -15,8 +15,8 @@ from torch import Tensor as Array
 from jaxkv.spec.config import ModelConfig
 from jaxkv.spec.errors import CapacityError, RequestError, ShapeError
 from torchkv import ops
-from torchkv.caches import contiguous, uncached, window
-from torchkv.caches.layouts import LAYOUTS, layout_for, module_of
+from torchkv.caches import contiguous, paged, uncached, window
+from torchkv.caches.layouts import LAYOUTS, keeper_for, keeper_of, layout_for, module_of
 from torchkv.caches.state import Bias, Cache, Expand, Rotate, Step
 
 
@@ -28,6 +28,8 @@ def init(
     dtype: Any,
     slack: int = 0,
     layout: str = "contiguous",
+    page_size: int = 16,
+    pool_pages: int | None = None,
 ) -> Cache:
     """Return an empty cache for a model's layers.
 
@@ -39,26 +41,31 @@ def init(
         capacity: Tokens that a row can hold, at most config.max_positions.
         dtype: Of keys and values; the model's own.
         slack: By how many tokens a ring can be rolled back once it has wrapped.
-        layout: "contiguous" for all layers; "window" for a ring in each layer that has a window,
-            contiguous in the others.
+        layout: "contiguous" or "paged" for all layers; "window" for a ring in each layer that has
+            a window, contiguous in the others.
+        page_size: Tokens of a page; only the paged layout has pages.
+        pool_pages: Pages that all rows together can hold; None takes as many as `batch` rows of
+            `capacity` tokens need. One more is kept as the trash page.
 
     Raises:
-        RequestError: batch or capacity below 1, slack below 0, an unknown layout, or a dtype that
-            cannot be had.
-        CapacityError: capacity exceeds the model's positions.
+        RequestError: batch, capacity or page_size below 1, slack below 0, an unknown layout, a pool
+            for a layout without one, or a dtype that cannot be had.
+        CapacityError: capacity exceeds the model's positions, or a row the pool.
 
     Cost: allocates the buffers; see each layout's `init_site`.
     """
     _check_init(config, batch=batch, capacity=capacity, slack=slack, layout=layout)
     dtype = check_dtype("init", dtype)
+    sizes: dict[str, int] = {"batch": batch, "capacity": capacity}
+    shared = keeper_for(layout).init_shared(**sizes, page_size=page_size, pool_pages=pool_pages)
     sites = tuple(
         layout_for(layer.attention, layout).init_site(
-            layer.attention, batch=batch, capacity=capacity, dtype=dtype, slack=slack
+            layer.attention, **sizes, dtype=dtype, slack=slack, shared=shared
         )
         for layer in config.layers
     )
     length_B, peak_B, overflow_B = (torch.zeros(batch, dtype=torch.int32) for _ in range(3))
-    return Cache(length_B, peak_B, overflow_B, None, sites, capacity)
+    return Cache(length_B, peak_B, overflow_B, shared, sites, capacity)
 
 
 def begin(
@@ -72,7 +79,7 @@ def begin(
 ) -> tuple[Cache, Step]:
     """Return the cache and the plan of one step: T tokens a row, count_B[b] of them real.
 
-    A row without room for its tokens is refused whole: it writes nothing, its outputs are zeros,
+    A row without room for its tokens, in its capacity or in what all rows share, is refused whole: it writes nothing, its outputs are zeros,
     and the cache that `commit` returns counts the tokens too many in overflow_B. From then on the
     row takes no tokens until it is rolled back or reset. The step's first `attend` consumes the
     cache.
@@ -104,6 +111,9 @@ def begin(
         excess_B = torch.where(length_B > 0, count_B.clamp(min=1), excess_B)
     refused_B = (excess_B > 0) | (cache.overflow_B > 0)
     taken_B = count_B.masked_fill(refused_B, 0)
+    keeper = keeper_of(cache.shared)
+    shared, short_B = keeper.plan_step(cache.shared, length_B, taken_B, T=T)
+    taken_B, excess_B = taken_B.masked_fill(short_B > 0, 0), excess_B + short_B
     place_T = torch.arange(T, dtype=torch.int32, device=length_B.device)
     step = Step(
         length_B=length_B,
@@ -111,7 +121,7 @@ def begin(
         excess_B=excess_B,
         position_BT=length_B.unsqueeze(1) + place_T,
         valid_BT=place_T < taken_B.unsqueeze(1),
-        shared=cache.shared,
+        shared=shared,
         fresh=fresh,
         rectangular=rectangular,
         clean=clean,
@@ -170,7 +180,7 @@ def commit(cache: Cache, step: Step, sites: tuple[Any, ...]) -> Cache:
         length_B=length_B,
         peak_B=torch.maximum(cache.peak_B, length_B),
         overflow_B=cache.overflow_B + step.excess_B,
-        shared=step.shared,
+        shared=keeper_of(step.shared).settle(step.shared),
         sites=sites,
         capacity=cache.capacity,
         epoch=step.epoch.settle(),
@@ -186,6 +196,11 @@ def check(cache: Cache) -> None:
     for row, tokens in enumerate(cache.overflow_B.tolist()):
         if tokens > 0:
             held = int(cache.length_B[row])
+            reason = keeper_of(cache.shared).explain(cache.shared, row)
+            if reason is not None:
+                raise CapacityError(
+                    f"check: row {row} was refused {tokens} tokens with {held} held: {reason}"
+                )
             raise CapacityError(
                 f"check: row {row} was refused, {tokens} tokens too many for capacity "
                 f"{cache.capacity} with {held} held. "
@@ -238,13 +253,15 @@ def _check_site(site: Any, q_BTNH: Array, k_BTKH: Array, v_BTKH: Array, rule: op
                 "this model?"
             )
         return
-    keys = site.k_BKSH if isinstance(site, contiguous.ContiguousSite) else site.k_BKCH
+    keys = _keys_of(site)
     if keys.shape[3] != width:
         raise ShapeError(
             f"attend: k_BTKH has H={width}, the cache has H={keys.shape[3]}. Was the cache made "
             "for another model?"
         )
-    if keys.shape[:2] != (rows, kv_heads):
+    if isinstance(site, paged.PagedSite):
+        _check_heads(kv_heads, keys.shape[1])
+    elif keys.shape[:2] != (rows, kv_heads):
         raise ShapeError(
             f"attend: k_BTKH has B*K={rows * kv_heads} lines, the cache has "
             f"{keys.shape[0] * keys.shape[1]}. "
@@ -255,6 +272,20 @@ def _check_site(site: Any, q_BTNH: Array, k_BTKH: Array, v_BTKH: Array, rule: op
         raise ShapeError(
             f"attend: rule.window is {rule.window}, the ring was made for {site.window}. Make a "
             "new cache."
+        )
+
+
+def _keys_of(site: Any) -> Array:
+    if isinstance(site, paged.PagedSite):
+        return site.k_AKPH
+    return site.k_BKSH if isinstance(site, contiguous.ContiguousSite) else site.k_BKCH
+
+
+def _check_heads(given: int, have: int) -> None:
+    if given != have:
+        raise ShapeError(
+            f"attend: k_BTKH has K={given}, the cache has K={have}. Was the cache made for another "
+            "model?"
         )
 
 
