@@ -78,7 +78,8 @@ def scrub(cache: Cache) -> Cache:
     Cost: rewrites the values' buffers once.
     """
     sites = tuple(
-        module_of(site).scrub_site(site, cache.shared, cache.length_B, cache.peak_B) for site in cache.sites
+        module_of(site).scrub_site(site, cache.shared, cache.length_B, cache.peak_B)
+        for site in cache.sites
     )
     return dataclasses.replace(cache, sites=sites)
 
@@ -89,6 +90,7 @@ def poison(cache: Cache) -> Cache:
     A probe, what the cache answers must not change.
     """
     sites = tuple(
-        module_of(site).poison_site(site, cache.shared, cache.length_B, cache.peak_B) for site in cache.sites
+        module_of(site).poison_site(site, cache.shared, cache.length_B, cache.peak_B)
+        for site in cache.sites
     )
     return dataclasses.replace(cache, sites=sites)

@@ -76,9 +76,9 @@ def begin(
 ) -> tuple[Cache, Step]:
     """Return the cache and the plan of one step: T tokens a row, count_B[b] of them real.
 
-    A row without room for its tokens, in its capacity or in what all rows share, is refused whole: it writes nothing, its outputs are zeros,
-    and the cache that `commit` returns counts the tokens too many in overflow_B. From then on the
-    row takes no tokens until it is rolled back or reset.
+    A row without room for its tokens, in its capacity or in what all rows share, is refused whole:
+    it writes nothing, its outputs are zeros, and the cache that `commit` returns counts the tokens
+    too many in overflow_B. From then on the row takes no tokens until it is rolled back or reset.
 
     Args:
         cache: As the last step left it.

@@ -36,11 +36,7 @@ def nbytes(cache: Cache) -> int:
     """Return the bytes of all tensors of the cache: buffers, lengths, marks."""
     nodes: tuple[Any, ...] = (cache, cache.shared, *cache.sites)
     held = [
-        x
-        for node in nodes
-        if node is not None
-        for x in vars(node).values()
-        if isinstance(x, Array)
+        x for node in nodes if node is not None for x in vars(node).values() if isinstance(x, Array)
     ]
     return sum(x.numel() * x.element_size() for x in held)
 
@@ -117,6 +113,7 @@ def poison(cache: Cache) -> Cache:
     """
     cache.epoch.check("poison", "cache")
     sites = tuple(
-        module_of(site).poison_site(site, cache.shared, cache.length_B, cache.peak_B) for site in cache.sites
+        module_of(site).poison_site(site, cache.shared, cache.length_B, cache.peak_B)
+        for site in cache.sites
     )
     return dataclasses.replace(cache, sites=sites, epoch=Epoch())

@@ -194,7 +194,9 @@ def _attend_tiles(
     peak_BKM1 = torch.full_like(total_BKM1, -torch.inf)
     end_B1 = (step.length_B + step.count_B).unsqueeze(1)
     for first in range(_oldest_page(step, rule, size), -(-step.used // size), max(1, TILE // size)):
-        page_BJ = pages.table_BC[:, first : min(first + max(1, TILE // size), -(-step.used // size))]
+        page_BJ = pages.table_BC[
+            :, first : min(first + max(1, TILE // size), -(-step.used // size))
+        ]
         k_BKSH, v_BKSH = _tile(site.k_AKPH, page_BJ), _tile(site.v_AKPH, page_BJ)
         key_S = torch.arange(k_BKSH.shape[2], dtype=torch.int32, device=end_B1.device)
         key_BS = (key_S + first * size).expand(end_B1.shape[0], -1)

@@ -79,10 +79,10 @@ def begin(
 ) -> tuple[Cache, Step]:
     """Return the cache and the plan of one step: T tokens a row, count_B[b] of them real.
 
-    A row without room for its tokens, in its capacity or in what all rows share, is refused whole: it writes nothing, its outputs are zeros,
-    and the cache that `commit` returns counts the tokens too many in overflow_B. From then on the
-    row takes no tokens until it is rolled back or reset. The step's first `attend` consumes the
-    cache.
+    A row without room for its tokens, in its capacity or in what all rows share, is refused whole:
+    it writes nothing, its outputs are zeros, and the cache that `commit` returns counts the tokens
+    too many in overflow_B. From then on the row takes no tokens until it is rolled back or reset.
+    The step's first `attend` consumes the cache.
 
     Args:
         cache: As the last step left it.
