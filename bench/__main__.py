@@ -1,9 +1,9 @@
-"""`python -m bench NAME [--json FILE] [--quick]`."""
+"""`python -m bench NAME [--json FILE] [--quick] [--cases CASE ...]`."""
 
 import argparse
 import importlib
 
-BENCHES = {"decode": "bench.decode"}
+BENCHES = {name: f"bench.{name}" for name in ("decode", "prefill", "reuse", "writes")}
 
 
 def main() -> int:
@@ -12,6 +12,7 @@ def main() -> int:
     parser.add_argument("name", choices=sorted(BENCHES))
     parser.add_argument("--quick", action="store_true", help="fewer repeats")
     parser.add_argument("--json", metavar="FILE", help="also write JSON lines")
+    parser.add_argument("--cases", nargs="+", metavar="CASE", help="of decode and prefill")
     options = parser.parse_args()
     return importlib.import_module(BENCHES[options.name]).main(options)
 

@@ -1,81 +1,69 @@
-"""Steady decode of SmolLM2, float32, batch 1: both twins against transformers, in one run."""
+"""Steady decode of SmolLM2, float32: both twins against transformers, interleaved in one run.
+
+A step's time is (time of N tokens - time of 1) / (N - 1), so that prefill and start-up cancel.
+Beside them the time of one read of all weights, by the same threads: no decode at batch 1 can be
+faster.
+"""
 
 import argparse
-import json
-import platform
-from functools import partial
-from importlib.metadata import version
 
-from rich.console import Console
-from rich.table import Table
-
+from bench.cases import CASES, Case, differing, prompts_of
+from bench.rows import Row, report, rows_of
 from bench.runners import Runner, TransformersRunner, TwinRunner
-from bench.timing import Spread, interleaved, seconds
-from jaxkv.spec.source import open_source, open_tokenizer
+from bench.timing import interleaved, seconds
+from jaxkv.spec.source import open_source
 
-PROMPT = "The best thing about a quiet evening at home is that nobody asks you to"
-BASELINE = "transformers"
+NAMES = ("b1-p16", "b8-p16", "b1-p512", "b1-cap512-u300", "b1-cap8192-u300")
+QUICK = ("b1-p16",)
 
 
 def main(options: argparse.Namespace) -> int:
     """Print the table; the ids of all are compared before anything is timed.
 
     Returns:
-        0; 1 if the ids differ, and then nothing is timed.
+        0; 1 if some ids differ: that case is then not timed.
     """
-    budget, repeats = (33, 3) if options.quick else (65, 7)
     checkpoint = open_source("smollm2")
-    prompt = open_tokenizer(checkpoint).encode(PROMPT)[:16]
+    jax_runner = TwinRunner("jaxkv", checkpoint)
     runners: list[Runner] = [
-        TwinRunner("jaxkv", checkpoint),
+        jax_runner,
         TwinRunner("torchkv", checkpoint),
         TransformersRunner(checkpoint),
     ]
-    texts = {runner.name: runner([prompt], budget) for runner in runners}
-    console = Console(highlight=False)
-    if len({str(ids) for ids in texts.values()}) != 1:
-        console.print("decode: the ids differ, so nothing is timed.", texts)
-        return 1
-    measures = {runner.name: partial(_per_step_ms, runner, [prompt], budget) for runner in runners}
-    found = interleaved(measures, repeats=repeats)
-    _show(console, found, budget=budget, prompt_tokens=len(prompt))
-    if options.json:
-        _write(options.json, found)
-    return 0
+    read = _weight_read(jax_runner)
+    rows: list[Row] = []
+    failed = 0
+    for name in options.cases or (QUICK if options.quick else NAMES):
+        case = CASES[name]
+        if wrong := differing(case, runners):
+            print(f"decode: {case.name} is not timed, the ids differ: {', '.join(wrong)}.")
+            failed = 1
+            continue
+        measures = {runner.name: _per_step(runner, case) for runner in runners}
+        measures["weight-read"] = lambda: seconds(read) * 1000
+        found = interleaved(measures, repeats=3 if options.quick else 7)
+        rows += rows_of("decode", case.name, "decode_ms_per_step", found)
+    report(rows, options, about="decode, SmolLM2-135M, float32")
+    return failed
 
 
-def _per_step_ms(runner: Runner, prompts: list[list[int]], budget: int) -> float:
-    first = seconds(lambda: runner(prompts, 1))
-    whole = seconds(lambda: runner(prompts, budget))
-    return (whole - first) / (budget - 1) * 1000
+def _per_step(runner: Runner, case: Case):
+    def measure() -> float:
+        prompts = prompts_of(case)
+        first = runner.prepare(prompts, 1, capacity=case.capacity)
+        whole = runner.prepare(prompts, case.new, capacity=case.capacity)
+        return (-seconds(first) + seconds(whole)) / (case.new - 1) * 1000
+
+    return measure
 
 
-def _show(console: Console, found: dict[str, Spread], *, budget: int, prompt_tokens: int) -> None:
-    table = Table(
-        title=f"decode, SmolLM2-135M, float32, batch 1, prompt {prompt_tokens}, {budget} new tokens"
-    )
-    for column in ("subject", "ms a step", "low", "high", f"times {BASELINE}"):
-        table.add_column(column, justify="left" if column == "subject" else "right")
-    for name, ms in found.items():
-        ratio = found[BASELINE].median / ms.median
-        table.add_row(name, *(f"{x:.2f}" for x in (ms.median, ms.low, ms.high, ratio)))
-    console.print(table)
-    packages = ", ".join(f"{name} {version(name)}" for name in ("jax", "torch", BASELINE))
-    console.print(f"{platform.processor() or platform.machine()}, {packages}; ids equal.")
+def _weight_read(runner: TwinRunner):
+    """Return a call that reads every parameter once, in one compiled reduction."""
+    import jax
+    import jax.numpy as jnp
 
+    from jaxkv.model import params_of
 
-def _write(path: str, found: dict[str, Spread]) -> None:
-    with open(path, "w") as file:
-        for name, ms in found.items():
-            row = {
-                "bench": "decode",
-                "case": "b1-p16",
-                "subject": name,
-                "metric": "decode_ms_per_step",
-                "unit": "ms",
-                "median": ms.median,
-                "low": ms.low,
-                "high": ms.high,
-                "ratio": found[BASELINE].median / ms.median,
-            }
-            file.write(json.dumps(row) + "\n")
+    leaves = jax.tree.leaves(params_of(runner.model))
+    total = jax.jit(lambda arrays: sum(jnp.sum(array) for array in arrays))
+    return lambda: total(leaves).block_until_ready()

@@ -1,12 +1,13 @@
 """The compared programs behind one call: prompts and a budget in, ids out, on the same weights."""
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from jaxkv.spec.checkpoint import Checkpoint
 
 Rows = Sequence[Sequence[int]]
+Run = Callable[[], list[list[int]]]
 
 
 class Runner(Protocol):
@@ -14,8 +15,11 @@ class Runner(Protocol):
 
     name: str
 
-    def __call__(self, prompts: Rows, budget: int) -> list[list[int]]:
-        """Return the new ids of each prompt."""
+    def prepare(self, prompts: Rows, budget: int, *, capacity: int | None = None) -> Run:
+        """Return the call to time: it gives the new ids of each prompt.
+
+        What a capacity costs to allocate is paid here, apart from the call.
+        """
         ...
 
 
@@ -25,13 +29,22 @@ class TwinRunner:
     def __init__(self, twin: str, checkpoint: Checkpoint):
         self.name = twin
         self._generate = importlib.import_module(f"{twin}.generation").generate
+        self._caches = importlib.import_module(f"{twin}.caches")
         self.model = importlib.import_module(f"{twin}.weights").from_arrays(
             checkpoint.config, checkpoint.weights, interleaved_qk=checkpoint.interleaved_qk
         )
 
-    def __call__(self, prompts: Rows, budget: int) -> list[list[int]]:
-        """Return the new ids of each prompt."""
-        return self._generate(self.model, prompts, max_new_tokens=budget).new_tokens
+    def prepare(
+        self, prompts: Rows, budget: int, *, capacity: int | None = None, cached: bool = True
+    ) -> Run:
+        """Return the call that continues the prompts, on a cache of that capacity if given."""
+        options = {"max_new_tokens": budget, "cached": cached}
+        if capacity is not None:
+            options["consume"] = True
+            options["cache"] = self._caches.init(
+                self.model.config, batch=len(prompts), capacity=capacity, dtype=self.model.dtype
+            )
+        return lambda: self._generate(self.model, prompts, **options).new_tokens
 
 
 class TransformersRunner:
@@ -68,8 +81,11 @@ class TransformersRunner:
         assert not unexpected
         assert set(missing) <= {"lm_head.weight"}  # tied
 
-    def __call__(self, prompts: Rows, budget: int) -> list[list[int]]:
-        """Return the new ids of each prompt."""
+    def prepare(self, prompts: Rows, budget: int, *, capacity: int | None = None) -> Run:
+        """Return the call that continues the prompts; the default cache grows, capacity is moot."""
+        return lambda: self._continue(prompts, budget)
+
+    def _continue(self, prompts: Rows, budget: int) -> list[list[int]]:
         import torch
         from transformers import DynamicCache
 

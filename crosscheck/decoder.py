@@ -6,7 +6,8 @@ Letters: B rows, T tokens of a row, D width, N query heads, K key/value heads, H
 rotary pairs, F feed-forward width, V vocabulary. Matrices are (out, in).
 Sources: Vaswani et al. 2017 (attention), Zhang and Sennrich 2019 (RMSNorm), Su et al. 2021 (RoPE;
 half-split pairs as in GPT-NeoX), Ainslie et al. 2023 (GQA), Beltagy et al. 2020 (window), Shazeer
-2020 (gated units), Hendrycks and Gimpel 2016 (GELU), Gemma 2 report 2024, section 2 (soft cap).
+2020 (gated units), Hendrycks and Gimpel 2016 (GELU and its approximation), Gemma 2 report 2024,
+section 2 (soft cap), llama-models' llama3/model.py, `apply_scaling` (scaled rotary frequencies).
 """
 
 import math
@@ -172,7 +173,7 @@ def _rotate(rope: Mapping[str, Any], x_TNH: NDArray) -> NDArray:
     pairs = rope["rotary_dim"] // 2
     result_TNH = x_TNH.copy()
     for i in range(pairs):
-        speed = rope["theta"] ** (-i / pairs)
+        speed = _scaled(rope["scaling"], rope["theta"] ** (-i / pairs))
         angle_T1 = (np.arange(len(x_TNH)) * speed).astype(x_TNH.dtype)[:, None]
         first_TN, second_TN = x_TNH[:, :, i], x_TNH[:, :, i + pairs]
         result_TNH[:, :, i] = first_TN * np.cos(angle_T1) - second_TN * np.sin(angle_T1)
@@ -180,8 +181,21 @@ def _rotate(rope: Mapping[str, Any], x_TNH: NDArray) -> NDArray:
     return result_TNH
 
 
+def _scaled(scaling: Mapping[str, Any] | None, speed: float) -> float:
+    if scaling is None:
+        return speed
+    turns = scaling["original_max_positions"] * speed / math.tau
+    few, many = scaling["low_freq_factor"], scaling["high_freq_factor"]
+    if turns >= many:
+        return speed
+    if turns <= few:
+        return speed / scaling["factor"]
+    near = (turns - few) / (many - few)
+    return speed * (near + (1 - near) / scaling["factor"])
+
+
 def _feed_forward(m: Mapping[str, Any], w: Weights, name: str, x_TD: NDArray) -> NDArray:
-    act = _silu if m["activation"] == "silu" else _gelu
+    act = _ACTIVATIONS[m["activation"]]
     up_TF = _linear(w, f"{name}.up", x_TD, m["width"], bias=m["bias"])
     if m["gated"]:
         hidden_TF = act(_linear(w, f"{name}.gate", x_TD, m["width"], bias=m["bias"])) * up_TF
@@ -200,6 +214,16 @@ def _gelu(x: NDArray) -> NDArray:
     # erfc keeps the tail: 1 + erf(x) loses every digit below x = -6.
     tail = np.vectorize(math.erfc, otypes=[np.float64])(-x.astype(np.float64) / math.sqrt(2.0))
     return x * (0.5 * tail).astype(x.dtype)
+
+
+def _gelu_tanh(x: NDArray) -> NDArray:
+    # (1 + tanh(z)) / 2 is the logistic function of 2z, which keeps its tail.
+    doubled = math.sqrt(8 / math.pi) * (x + 0.044715 * x**3)
+    e = np.exp(-np.abs(doubled))
+    return x * np.where(doubled >= 0, 1 / (1 + e), e / (1 + e))
+
+
+_ACTIVATIONS = {"silu": _silu, "gelu": _gelu, "gelu_tanh": _gelu_tanh}
 
 
 def _pad_rows(rows: list[NDArray], t: int) -> NDArray:

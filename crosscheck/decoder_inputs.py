@@ -32,10 +32,12 @@ _KNOWN = {
         "out_bias",
         "soft_cap",
     },
-    "rope": {"theta", "rotary_dim"},
+    "rope": {"theta", "rotary_dim", "scaling"},
+    "scaling": {"factor", "low_freq_factor", "high_freq_factor", "original_max_positions"},
     "mlp": {"width", "activation", "gated", "bias"},
     "norm": {"kind", "eps"},
 }
+_ACTIVATIONS = ("silu", "gelu", "gelu_tanh")
 
 
 class Weights:
@@ -91,8 +93,19 @@ def check_config(config: Mapping[str, Any]) -> None:
         _check_part(owner, layer, _KNOWN["layer"])
         _check_part(f"{owner}.attention", layer["attention"], _KNOWN["attention"])
         _check_part(f"{owner}.mlp", layer["mlp"], _KNOWN["mlp"])
+        if layer["mlp"]["activation"] not in _ACTIVATIONS:
+            raise DecoderError(
+                f"{owner}.mlp.activation is {layer['mlp']['activation']!r}, expected one of "
+                f"{', '.join(map(repr, _ACTIVATIONS))}."
+            )
         if layer["attention"]["rope"] is not None:
-            _check_part(f"{owner}.attention.rope", layer["attention"]["rope"], _KNOWN["rope"])
+            _check_rope(f"{owner}.attention.rope", layer["attention"]["rope"])
+
+
+def _check_rope(owner: str, rope: Mapping[str, Any]) -> None:
+    _check_part(owner, rope, _KNOWN["rope"])
+    if rope["scaling"] is not None:
+        _check_part(f"{owner}.scaling", rope["scaling"], _KNOWN["scaling"])
 
 
 def _check_part(owner: str, part: Mapping[str, Any], known: set[str]) -> None:

@@ -144,11 +144,12 @@ def forward(
             computation.
 
     Returns:
-        Logits; those beyond a row's count mean nothing. And the cache, None without one.
+        Logits; those beyond a row's count mean nothing, and those of a row without a cache that is
+        longer than the model's positions are NaN. And the cache, None without one.
 
     Raises:
         ShapeError: ids_BT is empty, or the cache was made for another model, dtype or batch.
-        RequestError: training without a key.
+        RequestError: training without a key or with a cache.
     """
     _check_forward(ids_BT, cache, config, training, key)
     tokens = ids_BT.shape[1]
@@ -180,6 +181,9 @@ def forward(
     x_BTD = _norm(params["norm"], x_BTD, config.norm)
     tap("norm", x_BTD)
     logits_BTV = _head(params, x_BTD, config)
+    if not kept:
+        # A refused row leaves no mark without a cache: its logits must not look like an answer.
+        logits_BTV = jnp.where(step.excess_B[:, None, None] > 0, jnp.nan, logits_BTV)
     tap("logits", logits_BTV)
     return logits_BTV, caches.commit(cache, step, tuple(sites)) if kept else None
 
@@ -237,7 +241,13 @@ def rotation(rope: spec.Rope, position_BT: Int[Array, "B T"], *, dtype: jnp.dtyp
 
     The step's own positions are tabled once.
     """
-    table = partial(ops.rope_table, theta=rope.theta, rotary_dim=rope.rotary_dim, dtype=dtype)
+    table = partial(
+        ops.rope_table,
+        theta=rope.theta,
+        rotary_dim=rope.rotary_dim,
+        dtype=dtype,
+        scaling=rope.scaling,
+    )
     own = table(position_BT)
 
     def rotate(x_BTNH: Array, at_BT: Array) -> Array:
@@ -307,6 +317,11 @@ def _check_forward(
         )
     if cache is None:
         return
+    if training:
+        raise RequestError(
+            "forward: training=True with a cache, whose reuse dropout ends. Pass cache=None, or "
+            "training=False."
+        )
     if len(cache.sites) != config.num_layers:
         raise ShapeError(
             f"forward: the cache has {len(cache.sites)} sites, the model "

@@ -4,7 +4,8 @@ Letters: B rows, T new tokens, S slots, D width, N query heads, K key/value head
 width, R rotary pairs, F feed-forward width, V vocabulary; X = B*K, the rank-3 caches' first axis.
 Sources: layer norm (Ba et al. 2016), RMSNorm (Zhang and Sennrich 2019), RoPE (Su et al. 2021,
 half-split pairs), GLU variants (Shazeer 2020), grouped queries (Ainslie et al. 2023), exact GELU
-(Hendrycks and Gimpel 2016).
+(Hendrycks and Gimpel 2016), scaled rotary frequencies (llama-models, llama3/model.py,
+`apply_scaling`).
 """
 
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
+
+from jaxkv.spec.config import Llama3Scaling
 
 QUERY_BLOCK = 128
 
@@ -64,15 +67,40 @@ def layer_norm(
     return (scaled * weight_D + bias_D).astype(x_BTD.dtype)
 
 
+def scale_frequencies(
+    frequency_R: Float[Array, " R"], *, scaling: Llama3Scaling
+) -> Float[Array, " R"]:
+    """Return the angles a position of scaled rotary pairs: fast ones as given, slow ones / factor.
+
+    Between the two wavelengths the pair is blended, linearly in its turns within the original
+    positions.
+    """
+    low, high = scaling.low_freq_factor, scaling.high_freq_factor
+    original = scaling.original_max_positions
+    wavelength_R = 2 * jnp.pi / frequency_R
+    slowed_R = frequency_R / scaling.factor
+    smooth_R = (original / wavelength_R - low) / (high - low)
+    blended_R = (1 - smooth_R) * slowed_R + smooth_R * frequency_R
+    slow_or_blended_R = jnp.where(wavelength_R > original / low, slowed_R, blended_R)
+    return jnp.where(wavelength_R < original / high, frequency_R, slow_or_blended_R)
+
+
 def rope_table(
-    position_BT: Int[Array, "B T"], *, theta: float, rotary_dim: int, dtype: jnp.dtype
+    position_BT: Int[Array, "B T"],
+    *,
+    theta: float,
+    rotary_dim: int,
+    dtype: jnp.dtype,
+    scaling: Llama3Scaling | None = None,
 ) -> tuple[Float[Array, "B T R"], Float[Array, "B T R"]]:
     """Return cos and sin of position * theta^(-i/R) for the R = rotary_dim/2 pairs.
 
-    Computed and kept in at least float32.
+    Computed and kept in at least float32; with a scaling, of its frequencies.
     """
     pairs = rotary_dim // 2
     frequency_R = theta ** (-jnp.arange(pairs, dtype=wide(dtype)) / pairs)
+    if scaling is not None:
+        frequency_R = scale_frequencies(frequency_R, scaling=scaling)
     angle_BTR = position_BT.astype(wide(dtype))[..., None] * frequency_R
     return jnp.cos(angle_BTR), jnp.sin(angle_BTR)
 
@@ -175,4 +203,10 @@ def gelu(x: Float[Array, "..."]) -> Float[Array, "..."]:
     return x * 0.5 * (1 + jax.lax.erf(x * 2**-0.5))
 
 
-ACTIVATIONS = {"silu": silu, "gelu": gelu}
+def gelu_tanh(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """Return the approximation x/2 * (1 + tanh(sqrt(2/pi) * (x + 0.044715 x^3)))."""
+    inner = (2 / jnp.pi) ** 0.5 * (x + 0.044715 * x * x * x)
+    return x * 0.5 * (1 + jnp.tanh(inner))
+
+
+ACTIVATIONS = {"silu": silu, "gelu": gelu, "gelu_tanh": gelu_tanh}

@@ -17,6 +17,7 @@ from jaxkv import caches
 from jaxkv.caches import Cache
 from jaxkv.generation import Generated, generate
 from jaxkv.model import Decoder, forward, params_of
+from jaxkv.spec.errors import CapacityError, RequestError, ShapeError
 
 BUCKETS = (1, 8, 24, 64, 256, 1024, 4096)
 
@@ -67,7 +68,7 @@ class Subject:
         *,
         layout: str = "contiguous",
         slack: int = 0,
-        page_size: int = 16,
+        page_size: int | None = None,
         name: str | None = None,
     ):
         self.model, self.layout = model, layout
@@ -105,7 +106,19 @@ class Subject:
         self._capture = jax.jit(self._captured)
 
     def full(self, ids: np.ndarray, *, count: np.ndarray | None = None) -> np.ndarray:
-        """Return logits [B, T, V] of whole texts without a cache."""
+        """Return logits [B, T, V] of whole texts without a cache.
+
+        Raises:
+            CapacityError: The texts are longer than the model's positions.
+            RequestError: An id is outside the vocabulary, or the model in training mode.
+        """
+        ids = _checked("full", ids, self.model)
+        room = self.model.config.max_positions
+        if ids.shape[1] > room and count is None:
+            raise CapacityError(
+                f"full: {ids.shape[1]} tokens exceed the model's {room} positions. "
+                f"Feed {ids.shape[1] - room} fewer."
+            )
         ids_BT, count_B, width = _pad(ids, count)
         logits_BTV, _ = self._forward(self._params, ids_BT, None, count_B)
         return np.asarray(logits_BTV)[:, :width]
@@ -119,7 +132,7 @@ class Subject:
             dtype=self.model.dtype,
             slack=self.slack,
             layout=self.layout,
-            page_size=self.page_size,
+            **({} if self.page_size is None else {"page_size": self.page_size}),
         )
 
     def step(
@@ -141,7 +154,9 @@ class Subject:
         Raises:
             CapacityError: A row has no room.
             ShapeError: The state belongs to another model, dtype or batch.
+            RequestError: An id is outside the vocabulary, or the model in training mode.
         """
+        ids = _checked("step", ids, self.model)
         ids_BT, count_B, width = _pad(ids, count)
         length_B, counts = np.asarray(state.length_B), np.asarray(count_B)
         logits_BTV, state = self._forward(
@@ -234,3 +249,24 @@ def _pad(ids: np.ndarray, count: np.ndarray | None) -> tuple[Any, Any, int]:
     padded[:, :width] = ids
     counts = np.full(batch, width, np.int32) if count is None else np.asarray(count, np.int32)
     return jnp.asarray(padded), jnp.asarray(counts), width
+
+
+def _checked(function: str, ids: Any, model: Decoder) -> np.ndarray:
+    ids, vocab_size = np.asarray(ids), model.config.vocab_size
+    if model.training:
+        raise RequestError(
+            f"{function}: the model has training=True, whose dropout no cache survives. "
+            "Set training=False."
+        )
+    if ids.ndim != 2 or 0 in ids.shape:
+        raise ShapeError(
+            f"{function}: ids has shape {ids.shape}, expected [batch, time] with at least 1 token."
+        )
+    outside = np.argwhere((ids < 0) | (ids >= vocab_size))
+    if len(outside):
+        row, place = outside[0].tolist()
+        raise RequestError(
+            f"{function}: ids[{row}][{place}] is {ids[row, place]}, expected 0 to "
+            f"{vocab_size - 1} (the model's vocabulary)."
+        )
+    return ids

@@ -6,10 +6,12 @@ pages of 4.
 """
 
 import importlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 
+import hypothesis
 import numpy as np
+import pytest
 
 from jaxkv.spec.config import Attention, Layer, Mlp, ModelConfig, Norm, Rope
 from jaxkv.spec.families import preset
@@ -95,7 +97,9 @@ def make_subject(cell: Cell, dtype: str = "float64", slack: int = SLACK):
 def new_subject(model, cell: Cell, *, slack: int = SLACK):
     """Return a subject with compiled functions of its own: a swapped formula takes effect in it."""
     kind = importlib.import_module(f"{cell.twin}.subject").Subject
-    return kind(model, layout=cell.layout, slack=slack, page_size=PAGE)
+    return kind(
+        model, layout=cell.layout, slack=slack, page_size=PAGE if cell.layout == "paged" else None
+    )
 
 
 def module(cell: Cell, name: str):
@@ -117,5 +121,8 @@ def feed(subject, state, ids, sizes, *, rows=None):
     return np.concatenate(logits, axis=1), state
 
 
-def with_dropout(config: ModelConfig, rate: float) -> ModelConfig:
-    return replace(config, dropout_rate=rate)
+def shared_by(cells):
+    """Run a property on each cell, and divide the examples that it owes among them."""
+    each = -(-hypothesis.settings.default.max_examples // len(cells))
+    on_cells = pytest.mark.parametrize("cell", cells, ids=str)
+    return lambda test: on_cells(hypothesis.settings(max_examples=each)(test))

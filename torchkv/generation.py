@@ -54,7 +54,7 @@ def generate(
     capacity: int | None = None,
     layout: str = "contiguous",
     slack: int = 0,
-    page_size: int = 16,
+    page_size: int | None = None,
     cached: bool = True,
     cache: Cache | None = None,
     consume: bool = False,
@@ -76,7 +76,7 @@ def generate(
         layout: Of a cache made here: "contiguous", "paged", or "window" for rings in the layers
             that have a window.
         slack: Of a cache made here, see `caches.init`.
-        page_size: Of a paged cache made here, see `caches.init`.
+        page_size: Of a paged cache made here, see `caches.init`; None is the layout's own.
         cached: False recomputes the whole text for every token: the comparison that shows what a
             cache saves.
         cache: Earlier tokens to continue from. It still answers as before afterwards, unless
@@ -113,7 +113,7 @@ def generate(
                 dtype=model.dtype,
                 slack=slack,
                 layout=layout,
-                page_size=page_size,
+                **({} if page_size is None else {"page_size": page_size}),
             )
     text, cache = run(
         params_of(model),

@@ -150,11 +150,12 @@ def forward(
             computation.
 
     Returns:
-        Logits; those beyond a row's count mean nothing. And the cache, None without one.
+        Logits; those beyond a row's count mean nothing, and those of a row without a cache that is
+        longer than the model's positions are NaN. And the cache, None without one.
 
     Raises:
         ShapeError: ids_BT is empty, or the cache was made for another model, dtype or batch.
-        RequestError: training without a key, or the cache was consumed.
+        RequestError: training without a key or with a cache, or the cache was consumed.
     """
     _check_forward(ids_BT, cache, config, training, key)
     drop = _Dropout(config.dropout_rate if training else 0.0, key)
@@ -169,7 +170,8 @@ def forward(
             )
         none, step = caches.begin(none, count_B, T=ids_BT.shape[1], fresh=True)
         logits_BTV, _ = _decode(params, ids_BT, none.sites, step, config, last_only, drop, tap)
-        return logits_BTV, None
+        # A refused row leaves no mark without a cache: its logits must not look like an answer.
+        return logits_BTV.masked_fill((step.excess_B > 0)[:, None, None], torch.nan), None
     with torch.no_grad():
         cache, step = caches.begin(
             cache,
@@ -188,7 +190,13 @@ def rotation(rope: spec.Rope, position_BT: Int[Array, "B T"], *, dtype: torch.dt
 
     The step's own positions are tabled once.
     """
-    table = partial(ops.rope_table, theta=rope.theta, rotary_dim=rope.rotary_dim, dtype=dtype)
+    table = partial(
+        ops.rope_table,
+        theta=rope.theta,
+        rotary_dim=rope.rotary_dim,
+        dtype=dtype,
+        scaling=rope.scaling,
+    )
     own = table(position_BT)
 
     def rotate(x_BTNH: Array, at_BT: Array) -> Array:
@@ -342,6 +350,11 @@ def _check_forward(
         )
     if cache is None:
         return
+    if training:
+        raise RequestError(
+            "forward: training=True with a cache, whose reuse dropout ends. Pass cache=None, or "
+            "training=False."
+        )
     if len(cache.sites) != config.num_layers:
         raise ShapeError(
             f"forward: the cache has {len(cache.sites)} sites, the model {config.num_layers} "

@@ -3,15 +3,19 @@
 Letters: B rows, T new tokens, S slots, D width, N query heads, K key/value heads, G = N/K, M = G*T,
 H head width, R rotary pairs, F feed-forward width, V vocabulary. Sources: layer norm (Ba et al.
 2016), RMSNorm (Zhang and Sennrich 2019), RoPE (Su et al. 2021, half-split pairs), GLU variants
-(Shazeer 2020), grouped queries (Ainslie et al. 2023), exact GELU (Hendrycks and Gimpel 2016).
+(Shazeer 2020), grouped queries (Ainslie et al. 2023), exact GELU (Hendrycks and Gimpel 2016),
+scaled rotary frequencies (llama-models, llama3/model.py, `apply_scaling`).
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor as Array
+
+from jaxkv.spec.config import Llama3Scaling
 
 QUERY_BLOCK = 128
 
@@ -63,17 +67,39 @@ def layer_norm(
     return normed.to(x_BTD.dtype)
 
 
+def scale_frequencies(
+    frequency_R: Float[Array, " R"], *, scaling: Llama3Scaling
+) -> Float[Array, " R"]:
+    """Return the angles a position of scaled rotary pairs: fast ones as given, slow ones / factor.
+
+    A pair keeps a share of its speed that grows from 0 to 1 with its turns within the original
+    positions.
+    """
+    low, high = scaling.low_freq_factor, scaling.high_freq_factor
+    turns_R = frequency_R * (scaling.original_max_positions / math.tau)
+    kept_R = ((turns_R - low) / (high - low)).clamp(0, 1)
+    return torch.lerp(frequency_R / scaling.factor, frequency_R, kept_R)
+
+
 def rope_table(
-    position_BT: Int[Array, "B T"], *, theta: float, rotary_dim: int, dtype: torch.dtype
+    position_BT: Int[Array, "B T"],
+    *,
+    theta: float,
+    rotary_dim: int,
+    dtype: torch.dtype,
+    scaling: Llama3Scaling | None = None,
 ) -> tuple[Float[Array, "B T R"], Float[Array, "B T R"]]:
     """Return cos and sin of position * theta^(-i/R) for the R = rotary_dim/2 pairs.
 
-    Kept in at least float32.
+    Kept in at least float32; with a scaling, of its frequencies.
 
     Angles are computed in float64 for every dtype: the table is small and made once a step.
     """
     channel_R = torch.arange(0, rotary_dim, 2, dtype=torch.float64, device=position_BT.device)
-    angle_BTR = position_BT.double().unsqueeze(-1) / torch.pow(theta, channel_R / rotary_dim)
+    frequency_R = torch.pow(theta, -channel_R / rotary_dim)
+    if scaling is not None:
+        frequency_R = scale_frequencies(frequency_R, scaling=scaling)
+    angle_BTR = position_BT.double().unsqueeze(-1) * frequency_R
     return angle_BTR.cos().to(wide(dtype)), angle_BTR.sin().to(wide(dtype))
 
 
@@ -169,4 +195,9 @@ def gelu(x: Float[Array, "..."]) -> Float[Array, "..."]:
     return F.gelu(x, approximate="none")
 
 
-ACTIVATIONS = {"silu": silu, "gelu": gelu}
+def gelu_tanh(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """Return the approximation x/2 * (1 + tanh(sqrt(2/pi) * (x + 0.044715 x^3)))."""
+    return F.gelu(x, approximate="tanh")
+
+
+ACTIVATIONS = {"silu": silu, "gelu": gelu, "gelu_tanh": gelu_tanh}

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor as Array
 
+from jaxkv.spec.errors import CapacityError, RequestError, ShapeError
 from torchkv import caches
 from torchkv.caches import Cache
 from torchkv.generation import Generated, generate
@@ -65,7 +66,7 @@ class Subject:
         *,
         layout: str = "contiguous",
         slack: int = 0,
-        page_size: int = 16,
+        page_size: int | None = None,
         name: str | None = None,
     ):
         self.model, self.layout = model, layout
@@ -82,7 +83,19 @@ class Subject:
         self._params = params_of(model)
 
     def full(self, ids: np.ndarray, *, count: np.ndarray | None = None) -> np.ndarray:
-        """Return logits [B, T, V] of whole texts without a cache."""
+        """Return logits [B, T, V] of whole texts without a cache.
+
+        Raises:
+            CapacityError: The texts are longer than the model's positions.
+            RequestError: An id is outside the vocabulary, or the model in training mode.
+        """
+        ids = _checked("full", ids, self.model)
+        room = self.model.config.max_positions
+        if ids.shape[1] > room and count is None:
+            raise CapacityError(
+                f"full: {ids.shape[1]} tokens exceed the model's {room} positions. "
+                f"Feed {ids.shape[1] - room} fewer."
+            )
         logits_BTV, _ = self._forward(None, ids, count)
         return logits_BTV
 
@@ -96,7 +109,7 @@ class Subject:
                 dtype=self.model.dtype,
                 slack=self.slack,
                 layout=self.layout,
-                page_size=self.page_size,
+                **({} if self.page_size is None else {"page_size": self.page_size}),
             )
 
     def step(
@@ -118,7 +131,9 @@ class Subject:
         Raises:
             CapacityError: A row has no room.
             ShapeError: The state belongs to another model, dtype or batch.
+            RequestError: An id is outside the vocabulary, or the model in training mode.
         """
+        ids = _checked("step", ids, self.model)
         fresh = ids.shape[1] > 1 and not bool(state.length_B.any())
         logits_BTV, after = self._forward(state, ids, count, fresh=fresh)
         assert after is not None  # forward returns a cache for a cache
@@ -202,3 +217,24 @@ def _to_numpy(x: Array) -> np.ndarray:
     # numpy has no bfloat16; float32 holds it exactly. A copy, since later steps write in place.
     x = x.detach().cpu()
     return (x.float() if x.dtype == torch.bfloat16 else x).numpy().copy()
+
+
+def _checked(function: str, ids: Any, model: Decoder) -> np.ndarray:
+    ids, vocab_size = np.asarray(ids), model.config.vocab_size
+    if model.training:
+        raise RequestError(
+            f"{function}: the model has training=True, whose dropout no cache survives. "
+            "Set training=False."
+        )
+    if ids.ndim != 2 or 0 in ids.shape:
+        raise ShapeError(
+            f"{function}: ids has shape {ids.shape}, expected [batch, time] with at least 1 token."
+        )
+    outside = np.argwhere((ids < 0) | (ids >= vocab_size))
+    if len(outside):
+        row, place = outside[0].tolist()
+        raise RequestError(
+            f"{function}: ids[{row}][{place}] is {ids[row, place]}, expected 0 to "
+            f"{vocab_size - 1} (the model's vocabulary)."
+        )
+    return ids

@@ -44,6 +44,22 @@ def init_site(
     )
 
 
+def check(
+    site: ContiguousSite,
+    k_BTKH: Float[Array, "B T K _"] | None,
+    v_BTKH: Float[Array, "B T K _"] | None,
+    *,
+    rule: ops.Rule,
+) -> None:
+    """Refuse what this site was not made for.
+
+    Raises:
+        Unsupported: Keys or values are missing.
+        ShapeError: Batch, K, H or dtype differ.
+    """
+    slots.check_new(site.k_XHS, k_BTKH, v_BTKH)
+
+
 def attend(
     site: ContiguousSite,
     step: Step,
@@ -109,6 +125,17 @@ def attend(
         bias=bias,
     )
     return out, site
+
+
+def fault(site: ContiguousSite, cache: Cache) -> str | None:
+    """Return what of the site does not fit its cache, or None: slots, and values beside keys."""
+    keys, values = site.k_XHS, site.v_XSH
+    lines, width, slots = keys.shape
+    if slots != cache.capacity:
+        return f"has {slots} slots, the cache has capacity {cache.capacity}"
+    if values.shape != (lines, slots, width) or values.dtype != keys.dtype:
+        return f"has values {values.dtype}{values.shape} beside keys {keys.dtype}{keys.shape}"
+    return None
 
 
 def read(

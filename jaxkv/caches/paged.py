@@ -21,6 +21,7 @@ from jaxkv.caches.pages import PagePlan, Pages, filled_slots
 from jaxkv.caches.state import Bias, Cache, Expand, Rotate, Step
 from jaxkv.pytree import pytree, static
 from jaxkv.spec.config import Attention
+from jaxkv.spec.errors import ShapeError
 
 # Tokens that are read at once: enough for a product that pays, few enough to stay in a CPU's cache.
 TILE = 256
@@ -53,6 +54,29 @@ def init_site(
     return PagedSite(
         jnp.zeros((lines, width, size), dtype), jnp.zeros((lines, size, width), dtype), kv_heads
     )
+
+
+def check(
+    site: PagedSite,
+    k_BTKH: Float[Array, "B T K _"] | None,
+    v_BTKH: Float[Array, "B T K _"] | None,
+    *,
+    rule: ops.Rule,
+) -> None:
+    """Refuse what this site was not made for.
+
+    Raises:
+        Unsupported: Keys or values are missing.
+        ShapeError: K, H or dtype differ.
+    """
+    new_k_BTKH, _ = slots.both(k_BTKH, v_BTKH)
+    given, have = new_k_BTKH.shape[2], site.num_kv_heads
+    if given != have:
+        raise ShapeError(
+            f"attend: k_BTKH has K={given}, the cache has K={have}. Was the cache made for another "
+            "model?"
+        )
+    slots.check_form(site.k_YHP, new_k_BTKH)
 
 
 def attend(
@@ -111,6 +135,23 @@ def attend(
         )
         return out, site
     return _attend_tiles(site, step, plan.pages, q_BTNH, rule, bias), site
+
+
+def fault(site: PagedSite, cache: Cache) -> str | None:
+    """Return what of the site does not fit its cache, or None: pages, and values beside keys."""
+    keys, values, pages = site.k_YHP, site.v_YPH, cache.shared
+    lines, width, size = keys.shape
+    columns = pages.table_BC.shape[1]
+    if columns * size < cache.capacity:
+        return f"has {columns} pages of {size} a row, the cache has capacity {cache.capacity}"
+    if lines != pages.count_A.shape[0] * site.num_kv_heads or size != pages.page_size:
+        return (
+            f"has {lines} lines of {size}, the table is for {pages.count_A.shape[0]} pages of "
+            f"{pages.page_size} and {site.num_kv_heads} heads"
+        )
+    if values.shape != (lines, size, width) or values.dtype != keys.dtype:
+        return f"has values {values.dtype}{values.shape} beside keys {keys.dtype}{keys.shape}"
+    return None
 
 
 def read(
@@ -244,6 +285,7 @@ def _attend_tiles(
         score_XMS = ops.score(q_XMH, k_XHS, rule=rule)
         if bias is not None:
             bias_BNTS = bias(step.position_BT, key_BS)
+            slots.check_bias(bias_BNTS, expected=(rows, heads, tokens, each * size))
             score_XMS = score_XMS + ops.group_bias(bias_BNTS, num_kv_heads=kv_heads)
         visible_BTS = ops.is_visible(step.position_BT, key_BS, valid_BS, rule=rule)
         visible_XMS = ops.spread(visible_BTS, **spread)

@@ -19,6 +19,8 @@ from jaxtyping import Array, Bool, Int
 from jaxkv.pytree import pytree, static
 from jaxkv.spec.errors import CapacityError, RequestError
 
+OPTIONS = ("page_size", "pool_pages")
+
 
 @pytree
 class Pages:
@@ -54,7 +56,9 @@ class PagePlan:
     target_B: Int[Array, " B"]
 
 
-def init_shared(*, batch: int, capacity: int, page_size: int, pool_pages: int | None) -> Pages:
+def init_shared(
+    *, batch: int, capacity: int, page_size: int = 16, pool_pages: int | None = None
+) -> Pages:
     """Return an empty table over a pool of free pages.
 
     Args:

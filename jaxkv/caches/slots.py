@@ -16,6 +16,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxkv import ops
 from jaxkv.caches.state import Bias
+from jaxkv.spec.errors import ShapeError, Unsupported
 
 
 def heads_first(x_BTKH: Float[Array, "B T K H"]) -> Float[Array, "X T H"]:
@@ -119,7 +120,8 @@ def attend_fresh(
     k_XHT, v_XTH = heads_first(k_BTKH).swapaxes(1, 2), heads_first(v_BTKH)
 
     def block(q: Array, at: Array, span: slice) -> Array:
-        keys = slice(0 if rule.window is None else max(0, span.start - rule.window + 1), span.stop)
+        first = 0 if rule.window is None else max(0, span.start - rule.window + 1)
+        keys = slice(first, span.stop if rule.causal else None)
         return _attend(
             q,
             k_XHT[:, :, keys],
@@ -159,11 +161,88 @@ def _attend(
     kv_heads = k_XHS.shape[0] // rows
     score_XMS = ops.score(ops.group_queries(q_BTNH, kv_heads), k_XHS, rule=rule)
     if bias is not None:
-        score_XMS = score_XMS + ops.group_bias(bias(query_BT, key_BS), num_kv_heads=kv_heads)
+        added_BNTS = bias(query_BT, key_BS)
+        check_bias(added_BNTS, expected=(rows, heads, tokens, key_BS.shape[1]))
+        score_XMS = score_XMS + ops.group_bias(added_BNTS, num_kv_heads=kv_heads)
     visible_BTS = ops.is_visible(query_BT, key_BS, valid_BS, rule=rule)
     visible_XMS = ops.spread(visible_BTS, num_kv_heads=kv_heads, groups=heads // kv_heads)
     weight_XMS = ops.softmax(score_XMS, visible_XMS).astype(v_XSH.dtype)
     return ops.ungroup(jnp.einsum("XMS,XSH->XMH", weight_XMS, v_XSH), rows=rows, tokens=tokens)
+
+
+def check_bias(added_BNTS: Array, *, expected: tuple[int, ...]) -> None:
+    """Refuse an addend of the scores that would be spread over keys or queries.
+
+    Raises:
+        ShapeError: One key's bias for all keys is none at all, softmax cancels it.
+    """
+    if added_BNTS.shape != expected:
+        raise ShapeError(
+            f"attend: bias has shape {tuple(added_BNTS.shape)}, expected {expected}, one number a "
+            "row, head, query and key. Build it from the positions it is given."
+        )
+
+
+def check_new(
+    keys: Array,
+    k_BTKH: Float[Array, "B T K _"] | None,
+    v_BTKH: Float[Array, "B T K _"] | None,
+) -> None:
+    """Refuse new keys and values that were not made for these buffers.
+
+    Raises:
+        Unsupported: There are none, and this layout stores the step's own.
+        ShapeError: Batch, K, H or dtype differ.
+    """
+    new_k_BTKH, _ = both(k_BTKH, v_BTKH)
+    check_form(keys, new_k_BTKH)
+    rows, _, kv_heads, _ = new_k_BTKH.shape
+    if keys.shape[0] != rows * kv_heads:
+        raise ShapeError(
+            f"attend: k_BTKH has B*K={rows * kv_heads} lines, the cache has {keys.shape[0]}. "
+            "Was the cache made for another batch or model?"
+        )
+
+
+def check_form(keys: Array, new_k_BTKH: Float[Array, "B T K H"]) -> None:
+    """Refuse new keys of another width or dtype than the buffers'.
+
+    Raises:
+        ShapeError: H or dtype differ.
+    """
+    width = new_k_BTKH.shape[3]
+    if keys.shape[1] != width:
+        raise ShapeError(
+            f"attend: k_BTKH has H={width}, the cache has H={keys.shape[1]}. Was the cache made "
+            "for another model?"
+        )
+    if keys.dtype != new_k_BTKH.dtype:
+        raise ShapeError(
+            f"attend: k_BTKH is {new_k_BTKH.dtype}, the cache {keys.dtype}. Make the cache with "
+            f"dtype={new_k_BTKH.dtype}."
+        )
+
+
+def both(
+    k_BTKH: Float[Array, "B T K _"] | None, v_BTKH: Float[Array, "B T K _"] | None
+) -> tuple[Float[Array, "B T K H"], Float[Array, "B T K H"]]:
+    """Return new keys and values that are there, and alike.
+
+    Raises:
+        Unsupported: One is missing.
+        ShapeError: Their shapes differ.
+    """
+    if k_BTKH is None or v_BTKH is None:
+        raise Unsupported(
+            "attend: k_BTKH or v_BTKH is None, expected both: this layout stores the step's own "
+            "keys and values. Pass them."
+        )
+    if k_BTKH.shape != v_BTKH.shape:
+        raise ShapeError(
+            f"attend: k_BTKH is {tuple(k_BTKH.shape)}, v_BTKH is {tuple(v_BTKH.shape)}; they must "
+            "be alike."
+        )
+    return k_BTKH, v_BTKH
 
 
 def by_row(

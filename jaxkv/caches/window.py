@@ -14,6 +14,7 @@ from jaxkv.caches import slots
 from jaxkv.caches.state import Bias, Cache, Expand, Rotate, Step
 from jaxkv.pytree import pytree, static
 from jaxkv.spec.config import Attention
+from jaxkv.spec.errors import ShapeError
 
 
 @pytree
@@ -50,6 +51,27 @@ def init_site(
         jnp.zeros((lines, ring, width), dtype),
     )
     return WindowSite(zeros_k, zeros_v, attention.window, slack)
+
+
+def check(
+    site: WindowSite,
+    k_BTKH: Float[Array, "B T K _"] | None,
+    v_BTKH: Float[Array, "B T K _"] | None,
+    *,
+    rule: ops.Rule,
+) -> None:
+    """Refuse what this site was not made for.
+
+    Raises:
+        Unsupported: Keys or values are missing.
+        ShapeError: Batch, K, H, dtype or window differ.
+    """
+    slots.check_new(site.k_XHC, k_BTKH, v_BTKH)
+    if site.window != rule.window:
+        raise ShapeError(
+            f"attend: rule.window is {rule.window}, the ring was made for {site.window}. Make a "
+            "new cache."
+        )
 
 
 def attend(
@@ -124,6 +146,18 @@ def attend(
         bias=bias,
     )
     return out, written
+
+
+def fault(site: WindowSite, cache: Cache) -> str | None:
+    """Return what of the site does not fit its cache, or None: slots, and values beside keys."""
+    keys, values = site.k_XHC, site.v_XCH
+    lines, width, slots = keys.shape
+    least = min(site.window, cache.capacity)
+    if slots < least:
+        return f"has {slots} slots, its window and the capacity need {least}"
+    if values.shape != (lines, slots, width) or values.dtype != keys.dtype:
+        return f"has values {values.dtype}{values.shape} beside keys {keys.dtype}{keys.shape}"
+    return None
 
 
 def read(

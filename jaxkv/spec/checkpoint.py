@@ -50,11 +50,12 @@ class Weights(Mapping[str, np.ndarray]):
 
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """A model as its file holds it: nothing transposed, nothing fused.
+    """A model as its file holds it, under canonical names; the twins transpose and fuse.
 
     Attributes:
         config: The decoder.
-        weights: Canonical name -> array, matrices (out, in); float32 from files.
+        weights: Canonical name -> array, matrices (out, in); float32 from GGUF files, the dtype
+            stored from safetensors.
         interleaved_qk: Whether the rows of q and k are permuted for interleaved rotary; the twins
             undo it.
         end_ids: Token ids that end a text; empty when the file names none.
@@ -68,6 +69,68 @@ class Checkpoint:
     end_ids: tuple[int, ...]
     tokenizer_data: Mapping[str, Any] | None = field(repr=False)
     name: str
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Where a file keeps one weight: a row of a family's table.
+
+    Attributes:
+        name: Of the tensor in the file.
+        outputs: First and end of the packed tensor's outputs that are this weight; None for all.
+        in_out: Whether the file holds matrices (in, out); a bias has one axis either way.
+    """
+
+    name: str
+    outputs: tuple[int, int] | None = None
+    in_out: bool = False
+
+
+def stored_shapes(
+    shapes: Mapping[str, tuple[int, ...]], places: Mapping[str, Stored]
+) -> dict[str, tuple[int, ...]]:
+    """Return the shape of each tensor that a file must hold: parts packed, axes in its order.
+
+    Args:
+        shapes: Canonical name -> shape, matrices (out, in).
+        places: Canonical name -> where the file keeps it.
+    """
+    packed: dict[str, tuple[int, ...]] = {}
+    turned: set[str] = set()
+    for canonical, (outputs, *inputs) in shapes.items():
+        place = places[canonical]
+        before = packed[place.name][0] if place.name in packed else 0
+        packed[place.name] = (before + outputs, *inputs)
+        turned |= {place.name} if place.in_out else set()
+    return {name: shape[::-1] if name in turned else shape for name, shape in packed.items()}
+
+
+def unpack(tensor: Any, place: Stored, *, axes: int) -> np.ndarray:
+    """Return one weight, (out, in), out of the tensor that holds it.
+
+    Args:
+        tensor: Anything that gives an array when indexed by slices.
+        place: Which outputs of it, in which order of axes.
+        axes: How many the tensor has.
+    """
+    outputs = slice(None) if place.outputs is None else slice(*place.outputs)
+    if place.in_out and axes == 2:
+        return tensor[:, outputs].T
+    return tensor[outputs]
+
+
+def check_finite(function: str, name: str, array: np.ndarray) -> None:
+    """Check that a tensor just read holds numbers.
+
+    Raises:
+        WeightError: Some are infinite or not a number.
+    """
+    num_bad = array.size - np.count_nonzero(np.isfinite(array))
+    if num_bad:
+        raise WeightError(
+            f"{function}: tensor {name!r} holds {num_bad} of {array.size} values that are not "
+            "finite, expected none. Download the file again."
+        )
 
 
 def check_weights(config: ModelConfig, shapes: Mapping[str, tuple[int, ...]]) -> None:

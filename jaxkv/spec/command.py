@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
+from jaxkv.spec import command_info, command_memory
 from jaxkv.spec.checkpoint import Checkpoint
 from jaxkv.spec.errors import JaxkvError
 from jaxkv.spec.source import open_source, open_tokenizer
@@ -73,6 +74,9 @@ def main(program: str, prepare: Prepare, argv: Sequence[str] | None) -> int:
     """
     options = parser(program).parse_args(argv)
     try:
+        if hasattr(options, "run"):
+            options.run(options)
+            return 0
         checkpoint = open_source(options.model)
         tokenizer = open_tokenizer(checkpoint)
         prompt_ids = tokenizer.encode(options.prompt)
@@ -95,7 +99,11 @@ def parser(program: str) -> argparse.ArgumentParser:
     )
     commands = top.add_subparsers(dest="command", required=True)
     generate = commands.add_parser("generate", help="continue a prompt greedily")
-    generate.add_argument("model", help="'smollm2', 'reference', or the path of a .gguf file")
+    generate.add_argument(
+        "model",
+        help="'smollm2', 'reference', the path of a .gguf file or of a Hugging Face directory, or "
+        "a hub id",
+    )
     generate.add_argument(
         "--prompt", required=True, help="text; for 'reference', ids separated by spaces"
     )
@@ -111,6 +119,8 @@ def parser(program: str) -> argparse.ArgumentParser:
         "--no-cache", action="store_true", help="recompute the whole text for every token"
     )
     generate.add_argument("--json", action="store_true", help="print one JSON object")
+    command_info.add(commands)
+    command_memory.add(commands)
     return top
 
 

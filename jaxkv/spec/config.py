@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeVar
 from jaxkv.spec.errors import ConfigError
 
 P = TypeVar("P", bound="_Part")
+Activation = Literal["silu", "gelu", "gelu_tanh"]
 
 
 def _require(holds: bool, message: str) -> None:
@@ -59,14 +60,40 @@ class _Part:
 
 
 @dataclass(frozen=True)
+class Llama3Scaling(_Part):
+    """Slower rotary pairs, as Llama 3.1 stretches a context.
+
+    A pair that turns at least high_freq_factor times within the original positions keeps its speed,
+    one that turns at most low_freq_factor times gets 1 / factor of it, and between the two it is
+    blended.
+    """
+
+    factor: float
+    low_freq_factor: float
+    high_freq_factor: float
+    original_max_positions: int
+
+    def __post_init__(self) -> None:
+        _whole("Llama3Scaling", original_max_positions=self.original_max_positions)
+        low, high = self.low_freq_factor, self.high_freq_factor
+        _require(self.factor >= 1, f"Llama3Scaling: factor is {self.factor}, expected at least 1.")
+        _require(
+            0 < low < high,
+            f"Llama3Scaling: low_freq_factor is {low}, expected above 0 and below "
+            f"high_freq_factor {high}.",
+        )
+
+
+@dataclass(frozen=True)
 class Rope(_Part):
     """Rotary positions: the first 2R channels turn in pairs (i, i + R).
 
-    A pair turns by position * theta^(-i/R).
+    A pair turns by position * theta^(-i/R), more slowly with a scaling.
     """
 
     theta: float
     rotary_dim: int
+    scaling: Llama3Scaling | None = None
 
     def __post_init__(self) -> None:
         _whole("Rope", rotary_dim=self.rotary_dim)
@@ -118,17 +145,17 @@ class Attention(_Part):
 class Mlp(_Part):
     """One feed-forward: down(act(up x)), or down(act(gate x) * up x) when gated.
 
-    Gelu is the exact one.
+    "gelu" is the exact one, "gelu_tanh" its approximation by a tanh (GPT-2's).
     """
 
     width: int
-    activation: Literal["silu", "gelu"]
+    activation: Activation
     gated: bool
     bias: bool
 
     def __post_init__(self) -> None:
         _whole("Mlp", width=self.width)
-        known = ("silu", "gelu")
+        known = ("silu", "gelu", "gelu_tanh")
         _require(
             self.activation in known,
             f"Mlp: activation is {self.activation!r}, expected one of {known}.",
@@ -203,7 +230,13 @@ class ModelConfig(_Part):
         }
 
 
-_PARTS: dict[str, type[_Part]] = {"rope": Rope, "attention": Attention, "mlp": Mlp, "norm": Norm}
+_PARTS: dict[str, type[_Part]] = {
+    "attention": Attention,
+    "mlp": Mlp,
+    "norm": Norm,
+    "rope": Rope,
+    "scaling": Llama3Scaling,
+}
 
 
 def _revive(name: str, value: Any) -> Any:

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jaxkv.spec import families
-from jaxkv.spec.checkpoint import Checkpoint, Weights, weight_fault
+from jaxkv.spec.checkpoint import Checkpoint, Weights, check_finite, weight_fault
 from jaxkv.spec.config import ModelConfig, weight_shapes
 from jaxkv.spec.errors import ConfigError, JaxkvError, SourceError, WeightError
+from jaxkv.spec.file_start import other_format
 
 if TYPE_CHECKING:
     import gguf
@@ -48,12 +49,6 @@ def read_gguf(path: str | os.PathLike[str]) -> Checkpoint:
         raise type(error)(f"read_gguf: {path}: {fact}") from None
 
 
-_OTHER_FORMATS = {
-    b"version https://git-lfs": "a Git LFS pointer. Run `git lfs pull` where it was cloned.",
-    b"PK\x03\x04": "a zip archive. Unpack it and give the .gguf file inside.",
-}
-
-
 def _check_start(path: Path) -> None:
     """Check what the first bytes tell, in words that the reader does not have."""
     if not path.is_file():
@@ -63,9 +58,8 @@ def _check_start(path: Path) -> None:
         start = file.read(32)
     if not start:
         raise SourceError("the file holds 0 bytes, expected a GGUF file. Download it again.")
-    for magic, name in _OTHER_FORMATS.items():
-        if start.startswith(magic):
-            raise SourceError(f"the file is {name}")
+    if looks := other_format(start, ".gguf"):
+        raise SourceError(f"the file is {looks}")
     if start[:4] != b"GGUF":
         raise SourceError(
             f"the file starts with {start[:4]!r}, expected b'GGUF'. Give a file in GGUF format."
@@ -182,11 +176,6 @@ def _read(tensor: "gguf.ReaderTensor") -> np.ndarray:
 
     with np.errstate(all="ignore"):
         array = gguf.dequantize(np.asarray(tensor.data), tensor.tensor_type)
-    num_bad = array.size - np.count_nonzero(np.isfinite(array))
-    if num_bad:
-        raise WeightError(
-            f"read_gguf: tensor {tensor.name!r} holds {num_bad} of {array.size} values that are "
-            "not finite, expected none. Download the file again."
-        )
+    check_finite("read_gguf", tensor.name, array)
     # float32 comes back as a read-only view of the file; a twin may want to own or write it.
     return array if array.flags.writeable else array.copy()

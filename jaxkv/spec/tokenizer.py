@@ -1,4 +1,4 @@
-"""Text to token ids and back: byte-level BPE from GGUF metadata, or bare decimal ids.
+"""Text to token ids and back: tokenizer.json, byte-level BPE from GGUF metadata, or bare ids.
 
 Source: llama.cpp, src/llama-vocab.cpp, the regular expressions of each `tokenizer.ggml.pre`.
 """
@@ -35,10 +35,11 @@ _NEUTRAL = {"tokenizer.ggml.add_bos_token": False, "tokenizer.ggml.add_eos_token
 
 
 class Tokenizer:
-    """Token ids of a text, as the model was trained on them; nothing is added before or after.
+    """Token ids of a text, as the model was trained on them.
 
     Args:
-        backend: A tokenizer of the `tokenizers` library, complete with its decoder.
+        backend: A tokenizer of the `tokenizers` library, complete with its decoder. What its
+            post-processor says is added to a text (a start token, for many models).
     """
 
     def __init__(self, backend: "tokenizers.Tokenizer"):
@@ -61,14 +62,45 @@ class Tokenizer:
             _require(key, metadata.get(key, value), [value])
         return cls(_byte_level_bpe(metadata))
 
+    @classmethod
+    def from_huggingface(cls, text: str) -> "Tokenizer":
+        """Return the tokenizer that a `tokenizer.json` describes.
+
+        A truncation or padding stored in it, which belongs to a call, is left out.
+
+        Args:
+            text: Of the whole file.
+
+        Raises:
+            ConfigError: The `tokenizers` library cannot read it.
+        """
+        import tokenizers
+
+        try:
+            backend = tokenizers.Tokenizer.from_str(text)
+        except Exception as error:  # the library raises no other type
+            raise ConfigError(
+                f"Tokenizer.from_huggingface: tokenizer.json cannot be read: {str(error)[:200]}. "
+                "Download it again."
+            ) from None
+        backend.no_truncation()
+        backend.no_padding()
+        return cls(backend)
+
     @property
     def vocab_size(self) -> int:
         """Number of tokens; the model's may be larger, padded."""
         return self._backend.get_vocab_size(with_added_tokens=True)
 
-    def encode(self, text: str) -> list[int]:
-        """Return the ids of a text; control tokens written out in it become their one id."""
-        return self._backend.encode(text, add_special_tokens=False).ids
+    def encode(self, text: str, *, rendered: bool = False) -> list[int]:
+        """Return the ids of a text; control tokens written out in it become their one id.
+
+        Args:
+            text: Anything.
+            rendered: Whether it comes from `chat.render_chat`, which wrote out all the control
+                tokens that belong there: then nothing is added.
+        """
+        return self._backend.encode(text, add_special_tokens=not rendered).ids
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ids, control tokens written out; U+FFFD for bytes that are no UTF-8.
@@ -90,8 +122,12 @@ class IdTokenizer:
     def __init__(self, vocab_size: int):
         self.vocab_size = vocab_size
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, *, rendered: bool = False) -> list[int]:
         """Return the ids in a text.
+
+        Args:
+            text: Decimal ids.
+            rendered: Changes nothing; a model without tokenizer has no chat template.
 
         Raises:
             RequestError: A word is not the decimal number of an id.

@@ -17,7 +17,6 @@ from tests.tiny import (
     module,
     new_subject,
     weights,
-    with_dropout,
 )
 
 pytestmark = pytest.mark.parametrize("twin", TWINS)
@@ -144,7 +143,7 @@ def forward(cell, ids, *, rate, training):
         ints(cell.twin, ids),
         None,
         ints(cell.twin, [ids.shape[1]] * len(ids)),
-        config=with_dropout(cell.config, rate),
+        config=replace(cell.config, dropout_rate=rate),
         training=training,
         key=a_key(cell.twin),
     )

@@ -122,16 +122,15 @@ def test_a_forward_without_a_cache_keeps_nothing(cell):
     assert_agree(np.asarray(logits), cell.subject.full(ids), EXACT, name="logits")
 
 
-@pytest.mark.parametrize("model", CONFIGS)
-def test_equal_results_with_and_without_jit(model):
+def test_equal_results_with_and_without_jit():
     import jax
 
-    cell = Cell("jaxkv", model, "contiguous")
-    ids = ids_of(cell, 10, length=9)
+    cell = Cell("jaxkv", "reference", "contiguous")
+    ids = ids_of(cell, 10, length=8)
 
-    jitted, _ = feed(cell.subject, cell.subject.init(BATCH, CAPACITY), ids, [8, 1])
+    jitted, _ = cell.subject.step(cell.subject.init(BATCH, CAPACITY), ids)
     with jax.disable_jit():
-        plain, _ = feed(cell.subject, cell.subject.init(BATCH, CAPACITY), ids, [8, 1])
+        plain, _ = cell.subject.step(cell.subject.init(BATCH, CAPACITY), ids)
 
     assert_agree(jitted, plain, EXACT, name="logits", names=("jit", "no jit"))
 
@@ -178,9 +177,7 @@ def last_logits(twin, windows):
 def embedding_gradient(cell, ids, *, at):
     """Return the gradient of one logit at a position, by vocabulary row; a token is its own id."""
     model = module(cell, "model")
-    own = module(cell, "weights").from_arrays(
-        cell.config, weights("reference"), dtype="float64"
-    )
+    own = module(cell, "weights").from_arrays(cell.config, weights("reference"), dtype="float64")
     options = {"config": cell.config, "training": True, "key": a_key(cell.twin)}
     tokens, count = ints(cell.twin, ids), ints(cell.twin, [ids.shape[1]])
     if cell.twin == "torchkv":

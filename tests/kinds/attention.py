@@ -20,6 +20,16 @@ def arrays_of(cell):
     return jnp.asarray
 
 
+def attend_of(cell, **options):
+    """Return the twin's `attend`, compiled where the twin compiles: eager JAX compiles each op."""
+    attend = module(cell, "caches").attend
+    if cell.twin == "torchkv":
+        return lambda site, step, *parts: attend(site, step, *parts, **options)
+    import jax
+
+    return jax.jit(lambda site, step, *parts: attend(site, step, *parts, **options))
+
+
 def one_layer(window=None, *, heads=HEADS, kv_heads=KV_HEADS):
     """Return a config of one attention without rotary positions, head width 18."""
     config = llama(window)
@@ -39,20 +49,17 @@ def attend_in_chunks(cell, config, qkv, sizes, *, rule, capacity=44, layout=None
     """Return the outputs of chunks of the given sizes fed one after the other."""
     caches, array = module(cell, "caches"), arrays_of(cell)
     rows = qkv[0].shape[0]
+    layout = layout or cell.layout
+    options = {"page_size": PAGE} if layout == "paged" else {}
     cache = caches.init(
-        config,
-        batch=rows,
-        capacity=capacity,
-        dtype="float64",
-        layout=layout or cell.layout,
-        page_size=PAGE,
+        config, batch=rows, capacity=capacity, dtype="float64", layout=layout, **options
     )
-    outs, at = [], 0
+    attend, outs, at = attend_of(cell, rule=rule, bias=bias), [], 0
     for size in sizes:
         count = array(np.full(rows, size, np.int32))
         cache, step = caches.begin(cache, count, T=size, fresh=at == 0 and size > 1)
         parts = [array(np.ascontiguousarray(x[:, at : at + size])) for x in qkv]
-        out, site = caches.attend(cache.sites[0], step, *parts, rule=rule, bias=bias)
+        out, site = attend(cache.sites[0], step, *parts)
         cache = caches.commit(cache, step, (site,))
         outs.append(np.asarray(out))
         at += size
@@ -67,5 +74,5 @@ def attend_uncached(cell, config, qkv, *, rule, bias=None):
     count = array(np.full(rows, tokens, np.int32))
     _, step = caches.begin(cache, count, T=tokens, fresh=True)
     parts = [array(x) for x in qkv]
-    out, _ = caches.attend(cache.sites[0], step, *parts, rule=rule, bias=bias)
+    out, _ = attend_of(cell, rule=rule, bias=bias)(cache.sites[0], step, *parts)
     return np.asarray(out)

@@ -4,8 +4,6 @@ from itertools import pairwise, product
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from crosscheck import assert_agree, close
 from tests.kinds.attention import (
@@ -21,8 +19,8 @@ from tests.tiny import BATCH, CAPACITY, CELLS, TWINS, Cell, feed, ids_of, make_s
 EXACT = close(rtol=1e-10, atol=1e-10)
 LAYERS = [cell for cell in CELLS if cell.model == "llama"]
 WINDOW = [1, 2, 3, 4, 4, 4, 4, 4, 4, 4]
-# The largest difference seen is under a third of these shares of the largest logit.
-SHARE = {"float32": 1e-5, "bfloat16": 5e-2}
+# Shares of the largest logit. The largest seen are 8.5e-7 and 2.2e-3; a lost prefix costs over 0.1.
+SHARE = {"float32": 5e-6, "bfloat16": 1e-2}
 
 
 @pytest.mark.parametrize(("queries", "sums"), [([4], [5]), ([3, 4], [4, 5])], ids=str)
@@ -30,7 +28,10 @@ SHARE = {"float32": 1e-5, "bfloat16": 5e-2}
 def test_the_causal_triangle_ends_at_the_bottom_right_corner(twin, queries, sums):
     """KV-05: the last query sees all 5 keys, however few the queries."""
     cell = Cell(twin, "llama", "contiguous")
-    assert _visible(cell, queries, range(5), window=None) == sums
+
+    seen = _seen(cell, [queries], [range(5)], np.ones((1, 5), bool), window=None)
+
+    assert seen[0].tolist() == sums
 
 
 @pytest.mark.parametrize("sizes", [[4, 1], [3, 2]], ids=str)
@@ -86,20 +87,25 @@ def test_every_chunking_shows_each_query_its_window_of_keys(twin):
     """KV-08: visible keys by position, for each of the 512 ways to cut 10 tokens."""
     cell = Cell(twin, "llama", "contiguous")
     spans = [(a, b) for a in range(10) for b in range(a + 1, 11)]
-    counts = {(a, b): _visible(cell, range(a, b), range(b), window=4) for a, b in spans}
+    place_ST = np.tile(np.arange(10), (len(spans), 1))
+    held_ST = place_ST < np.array([b for _, b in spans])[:, None]
+    seen = _seen(cell, place_ST, place_ST, held_ST, window=4)
+    counts = {span: seen[i, slice(*span)].tolist() for i, span in enumerate(spans)}
 
     for cuts in product([False, True], repeat=9):
         edges = [0, *(i + 1 for i, cut in enumerate(cuts) if cut), 10]
-        assert sum((counts[span] for span in pairwise(edges)), []) == WINDOW
+        shown = [count for span in pairwise(edges) for count in counts[span]]
+        assert shown == WINDOW, edges
 
 
+@pytest.mark.parametrize(
+    "sizes", [[10], [1] * 10, [3, 3, 3, 1], [4, 4, 2], [5, 5], [9, 1], [1, 9]], ids=str
+)
 @pytest.mark.parametrize("cell", LAYERS, ids=str)
-@given(cuts=st.sets(st.integers(1, 9)))
-def test_every_chunking_reads_its_window_of_keys_from_the_cache(cell, cuts):
+def test_every_chunking_reads_its_window_of_keys_from_the_cache(cell, sizes):
     """KV-08: equal keys and one-hot values, so that the output counts what was seen."""
     zeros = np.zeros((1, 10, 1, WIDTH))
     one_hot = np.eye(10, WIDTH)[None, :, None, :]
-    sizes = [b - a for a, b in pairwise([0, *sorted(cuts), 10])]
     rule = module(cell, "caches").Rule(scale=1.0, window=4)
 
     out = attend_in_chunks(
@@ -109,10 +115,9 @@ def test_every_chunking_reads_its_window_of_keys_from_the_cache(cell, cuts):
     assert (out[0, :, 0] > 1e-9).sum(1).tolist() == WINDOW
 
 
-def _visible(cell, queries, keys, *, window):
-    """Return how many keys each query sees."""
+def _seen(cell, query_BT, key_BS, valid_BS, *, window):
+    """Return how many keys each query of each row sees."""
     array, rule = arrays_of(cell), module(cell, "ops").Rule(scale=1.0, window=window)
-    query, key = (array(np.array([[*places]], np.int32)) for places in (queries, keys))
-    valid = array(np.ones((1, len(keys)), bool))
-    seen = module(cell, "ops").is_visible(query, key, valid, rule=rule)
-    return np.asarray(seen)[0].sum(1).tolist()
+    query, key = (array(np.asarray(places, np.int32)) for places in (query_BT, key_BS))
+    seen = module(cell, "ops").is_visible(query, key, array(valid_BS), rule=rule)
+    return np.asarray(seen).sum(2)

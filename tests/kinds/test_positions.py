@@ -29,6 +29,7 @@ from tests.tiny import (
 
 EXACT = close(rtol=1e-10, atol=1e-10)
 LENGTHS = (3, 7)
+LAYERS = [cell for cell in CELLS if cell.model == "llama"]
 
 
 @pytest.mark.parametrize("side", ["left", "right", "rows"])
@@ -109,7 +110,7 @@ def test_the_chunk_size_changes_neither_the_final_logits_nor_the_cache(cell, chu
 
 
 @pytest.mark.parametrize("kind", ["distance", "key"])
-@pytest.mark.parametrize("cell", [cell for cell in CELLS if cell.model == "llama"], ids=str)
+@pytest.mark.parametrize("cell", LAYERS, ids=str)
 def test_a_bias_over_keys_survives_a_query_of_one_token(cell, kind):
     """KV-04: one query against 6 cached keys equals the last query of the uncached forward."""
     window = 5 if cell.layout == "window" else None
@@ -125,7 +126,7 @@ def test_a_bias_over_keys_survives_a_query_of_one_token(cell, kind):
 
 
 @pytest.mark.parametrize("sizes", [[6, 1], [3, 4], [7]], ids=str)
-@pytest.mark.parametrize("cell", [cell for cell in CELLS if cell.model == "llama"], ids=str)
+@pytest.mark.parametrize("cell", LAYERS, ids=str)
 def test_a_bias_of_one_key_is_refused_while_more_are_held(cell, sizes):
     """KV-04: it would be added to every key alike, which softmax cancels: no bias at all."""
     window = 5 if cell.layout == "window" else None

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from jaxkv.spec.errors import CapacityError, RequestError
-from tests.paged.verbs import CONFIG, Driver, assert_sound, copied, counts, free, held, table
+from tests.paged.verbs import Driver, assert_sound, copied, counts, free, held, table
 from tests.tiny import TWINS, Cell
 
 pytestmark = pytest.mark.parametrize("twin", TWINS)
@@ -192,12 +192,3 @@ def test_sizes_that_cannot_be_are_refused(twin, sizes, kind, message):
         driver(twin).init(batch=2, capacity=16, **sizes)
 
     assert str(error.value) == message
-
-
-def test_a_pool_for_another_layout_is_refused(twin):
-    d = driver(twin)
-
-    with pytest.raises(RequestError, match="only layout='paged' has a pool"):
-        d.caches.init(
-            CONFIG, batch=1, capacity=8, dtype="float64", layout="contiguous", pool_pages=9
-        )

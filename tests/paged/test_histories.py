@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -95,7 +95,7 @@ def test_any_history_keeps_every_rows_text_and_exact_counts(twin):
     events: set[str] = set()
     machine = type("Histories", (Histories,), {"twin": twin, "events": events})
 
-    run_state_machine_as_test(machine)
+    run_state_machine_as_test(machine, settings=settings(max_examples=40, stateful_step_count=30))
 
     assert events == {"copied", "exhausted", "full", "reset", "shared"}
 

@@ -9,7 +9,18 @@ from hypothesis import strategies as st
 
 from crosscheck import Disagreement, assert_agree, close
 from tests.relations.test_partition import partitions
-from tests.tiny import BATCH, CAPACITY, TWINS, Cell, feed, ids_of, make_model, module, new_subject
+from tests.tiny import (
+    BATCH,
+    CAPACITY,
+    TWINS,
+    Cell,
+    feed,
+    ids_of,
+    make_model,
+    module,
+    new_subject,
+    shared_by,
+)
 
 EXACT = close(rtol=1e-10, atol=1e-10)
 CELLS = [Cell(twin, model, "paged") for twin in TWINS for model in ("reference", "llama")]
@@ -32,7 +43,7 @@ def test_any_page_size_gives_the_logits_of_one_forward(cell, page_size):
     assert state.shared.page_size == page_size
 
 
-@cells
+@shared_by(CELLS)
 @given(order=st.permutations(range(1, 45)), seed=st.integers(0, 2**16))
 def test_the_order_of_the_pages_changes_nothing(cell, order, seed):
     subject, ids = cell.subject, ids_of(cell, seed)
@@ -105,7 +116,7 @@ def test_ragged_rows_read_by_tiles_equal_their_solo_runs(cell, monkeypatch):
         at += count
 
 
-@cells
+@shared_by(CELLS)
 @given(sizes=partitions(total=12), seed=st.integers(0, 2**8))
 def test_paged_agrees_with_contiguous(cell, sizes, seed):
     flat, ids = replace(cell, layout="contiguous").subject, ids_of(cell, seed, length=12)

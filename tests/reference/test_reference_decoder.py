@@ -98,8 +98,8 @@ def test_zero_tokens_return_the_prompt(subject):
     assert subject.generate(IDS.tolist(), 0).tokens == IDS.tolist()
 
 
-def test_a_dropped_oldest_token_is_not_the_recomputed_crop(subject):
-    """Later states still contain what the dropped token said; positions would restart too."""
+def test_a_crop_with_restarted_positions_is_another_function(subject):
+    """Cropping the context and counting from 0 again is not the same model with less memory."""
     full = subject.full(IDS)
 
     crop = subject.full(IDS[:, 1:])

@@ -302,3 +302,68 @@ def _floats(twin, array):
     import jax.numpy as jnp
 
     return jnp.asarray(array)
+
+
+def test_a_text_longer_than_the_positions_is_refused_without_a_cache_too(twin):
+    with pytest.raises(CapacityError) as error:
+        subject_of(twin).full(np.ones((1, 161), int))
+
+    assert str(error.value) == ("full: 161 tokens exceed the model's 160 positions. Feed 1 fewer.")
+
+
+def test_a_forward_without_a_cache_past_the_positions_gives_nan_not_an_answer(twin):
+    """What jit cannot raise must not look like a result."""
+    forward, params_of = _of(twin, "model").forward, _of(twin, "model").params_of
+    ids, count = _ints(twin, np.ones((2, 161))), _ints(twin, np.array([161, 160]))
+
+    logits, _ = forward(
+        params_of(make_model(twin, "reference")), ids, None, count, config=REFERENCE
+    )
+
+    found = np.isnan(np.asarray(logits))
+    assert found[0].all()
+    assert not found[1].any()
+
+
+def test_training_with_a_cache_is_refused(twin):
+    caches, model = _of(twin, "caches"), _of(twin, "model")
+    cache = caches.init(REFERENCE, batch=1, capacity=20, dtype="float64")
+    ids, count = _ints(twin, np.ones((1, 2))), _ints(twin, np.array([2]))
+
+    with pytest.raises(RequestError) as error:
+        model.forward(
+            model.params_of(make_model(twin, "reference")),
+            ids,
+            cache,
+            count,
+            config=REFERENCE,
+            training=True,
+            key=_key(twin),
+        )
+
+    assert str(error.value) == (
+        "forward: training=True with a cache, whose reuse dropout ends. Pass cache=None, or "
+        "training=False."
+    )
+
+
+@pytest.mark.parametrize("call", ["full", "step"])
+def test_an_id_outside_the_vocabulary_is_refused_by_a_subject(twin, call):
+    subject, ids = subject_of(twin), np.array([[1, 2], [3, 19]])
+
+    with pytest.raises(RequestError) as error:
+        subject.full(ids) if call == "full" else subject.step(subject.init(2, 8), ids)
+
+    assert str(error.value) == (
+        f"{call}: ids[1][1] is 19, expected 0 to 18 (the model's vocabulary)."
+    )
+
+
+def _key(twin):
+    if twin == "torchkv":
+        import torch
+
+        return torch.Generator()
+    import jax
+
+    return jax.random.key(0)

@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 from crosscheck import assert_agree, close
 from jaxkv.spec.errors import CapacityError
 from tests.relations.test_partition import partitions
-from tests.tiny import BATCH, CAPACITY, CELLS, feed, ids_of, module
+from tests.tiny import BATCH, CAPACITY, CELLS, feed, ids_of, module, shared_by
 
 EXACT = close(rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("cell", CELLS, ids=str)
+@shared_by(CELLS)
 @given(sizes=partitions(total=12), seed=st.integers(0, 2**16))
 def test_a_larger_capacity_changes_nothing(cell, sizes, seed):
     subject, ids = cell.subject, ids_of(cell, seed, length=12)
@@ -24,7 +24,7 @@ def test_a_larger_capacity_changes_nothing(cell, sizes, seed):
     assert_agree(small, large, EXACT, name="logits", names=("capacity 12", f"{CAPACITY}"))
 
 
-@pytest.mark.parametrize("cell", CELLS, ids=str)
+@shared_by(CELLS)
 @given(sizes=partitions(), seed=st.integers(0, 2**16))
 def test_nan_in_unwritten_keys_and_values_reaches_no_output(cell, sizes, seed):
     """KV-06, KV-09: a slot counts only if a length says so."""
@@ -87,3 +87,15 @@ def test_a_bucket_longer_than_the_room_left_is_no_overflow(cell):
 
     assert_agree(logits, subject.full(ids), EXACT, name="logits")
     assert subject.length(state).tolist() == [15] * BATCH
+
+
+@pytest.mark.parametrize("cell", CELLS, ids=str)
+def test_nbytes_equals_the_allocated_arrays_to_the_byte(cell):
+    caches, subject = module(cell, "caches"), cell.subject
+    state = subject.init(BATCH, CAPACITY)
+
+    layers = [subject.kv(state, layer) for layer in range(subject.info.num_layers)]
+    buffers = sum(kv.keys_BSKH.nbytes + kv.values_BSKH.nbytes for kv in layers)
+
+    marks = 3 * BATCH * 4  # length, peak and overflow: int32
+    assert caches.nbytes(state) == buffers + marks

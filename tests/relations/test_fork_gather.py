@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 
 from crosscheck import assert_agree, close
 from jaxkv.spec.errors import RequestError
-from tests.tiny import BATCH, CAPACITY, CELLS, feed, ids_of
+from tests.tiny import BATCH, CAPACITY, CELLS, feed, ids_of, shared_by
 
 EXACT = close(rtol=1e-10, atol=1e-10)
 rows = st.lists(st.integers(0, BATCH - 1), min_size=BATCH, max_size=BATCH)
 
 
-@pytest.mark.parametrize("cell", CELLS, ids=str)
+@shared_by(CELLS)
 @given(rows=rows, first=st.integers(1, 20), seed=st.integers(0, 2**16))
 def test_gather_then_step_equals_step_then_gather(cell, rows, first, seed):
     """KV-47: batch x rows never coincide with another axis, duplicates and swaps included."""
@@ -63,7 +63,7 @@ def test_a_gather_out_of_range_is_refused(cell, row):
     )
 
 
-@pytest.mark.parametrize("cell", CELLS, ids=str)
+@shared_by(CELLS)
 @given(first=st.integers(1, 12), size=st.sampled_from([1, 3, 8]), seed=st.integers(0, 2**16))
 def test_a_forks_write_leaves_the_other_alone(cell, first, size, seed):
     """KV-24: a prefix that was handed out stays what it was."""
@@ -80,7 +80,7 @@ def test_a_forks_write_leaves_the_other_alone(cell, first, size, seed):
     assert_agree(other, subject.full(text)[:, first:], EXACT, name="logits")
 
 
-@pytest.mark.parametrize("cell", [cell for cell in CELLS if cell.twin == "jaxkv"], ids=str)
+@shared_by([cell for cell in CELLS if cell.twin == "jaxkv"])
 @given(sizes=st.lists(st.sampled_from([1, 2, 8]), min_size=1, max_size=4), seed=st.integers(0, 99))
 def test_an_old_cache_still_answers_the_same_after_new_steps(cell, sizes, seed):
     subject, ids = cell.subject, ids_of(cell, seed)

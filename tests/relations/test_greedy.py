@@ -5,12 +5,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.tiny import CELLS, ids_of, module
+from tests.tiny import CELLS, ids_of, module, shared_by
 
 prompts = st.lists(st.lists(st.integers(0, 18), min_size=1, max_size=16), min_size=4, max_size=4)
 
 
-@pytest.mark.parametrize("cell", CELLS, ids=str)
+@shared_by(CELLS)
 @example(prompts=[[1], [2, 3], [4] * 16, [5, 6, 7]], budget=9)
 @given(prompts=prompts, budget=st.integers(1, 12))
 def test_greedy_ids_are_equal_with_and_without_cache(cell, prompts, budget):
@@ -27,7 +27,7 @@ def test_greedy_ids_are_equal_with_and_without_cache(cell, prompts, budget):
     assert uncached.forwarded_positions_B.tolist() == whole
 
 
-@pytest.mark.parametrize("cell", CELLS, ids=str)
+@shared_by(CELLS)
 @given(prompts=prompts, budget=st.integers(1, 12))
 def test_each_row_of_a_ragged_batch_gets_the_ids_of_its_solo_run(cell, prompts, budget):
     """KV-01: in generation."""

@@ -3,12 +3,11 @@
 from itertools import pairwise
 
 import numpy as np
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from crosscheck import assert_agree, close
-from tests.tiny import BATCH, CAPACITY, CELLS, LONGEST, feed, ids_of
+from tests.tiny import BATCH, CAPACITY, CELLS, LONGEST, feed, ids_of, shared_by
 
 EXACT = close(rtol=1e-10, atol=1e-10)
 T = LONGEST
@@ -40,7 +39,7 @@ def always(test):
     return test
 
 
-@pytest.mark.parametrize("cell", CELLS, ids=str)
+@shared_by(CELLS)
 @always
 @given(sizes=partitions(), seed=st.integers(0, 2**16))
 def test_any_partition_of_the_text_gives_the_logits_of_one_forward(cell, sizes, seed):
@@ -53,7 +52,7 @@ def test_any_partition_of_the_text_gives_the_logits_of_one_forward(cell, sizes, 
     assert subject.length(state).tolist() == [T] * BATCH
 
 
-@pytest.mark.parametrize("cell", CELLS, ids=str)
+@shared_by(CELLS)
 @given(sizes=partitions(), seed=st.integers(0, 2**16))
 def test_any_partition_leaves_the_same_keys_and_values(cell, sizes, seed):
     """KV-03: not only the logits, the whole cache content."""
@@ -70,7 +69,7 @@ def test_any_partition_leaves_the_same_keys_and_values(cell, sizes, seed):
         assert_agree(*sides, EXACT, name="cache", valid=left.valid_BS)
 
 
-@pytest.mark.parametrize("cell", CELLS, ids=str)
+@shared_by(CELLS)
 @given(at=st.integers(1, T - 1), seed=st.integers(0, 2**16))
 def test_a_token_never_moves_the_logits_before_it(cell, at, seed):
     subject, ids = cell.subject, ids_of(cell, seed)

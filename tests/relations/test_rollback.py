@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 
 from crosscheck import assert_agree, close
 from jaxkv.spec.errors import RollbackError
-from tests.tiny import BATCH, CAPACITY, CELLS, SLACK, feed, ids_of, module
+from tests.tiny import BATCH, CAPACITY, CELLS, SLACK, feed, ids_of, module, shared_by
 
 EXACT = close(rtol=1e-10, atol=1e-10)
 backs = st.lists(st.integers(0, SLACK), min_size=BATCH, max_size=BATCH)
 
 
-@pytest.mark.parametrize("cell", CELLS, ids=str)
+@shared_by(CELLS)
 @example(first=20, back=[3, 3, 3, 3], sizes=[1, 1, 1, 1], seed=1)
 @example(first=20, back=[3, 0, 2, 1], sizes=[8], seed=2)
 @example(first=4, back=[3, 3, 3, 3], sizes=[8], seed=3)

@@ -6,13 +6,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from crosscheck import assert_agree, close
-from tests.tiny import BATCH, CAPACITY, CELLS, ids_of
+from tests.tiny import BATCH, CAPACITY, CELLS, ids_of, shared_by
 
 EXACT = close(rtol=1e-10, atol=1e-10)
 counts = st.lists(st.integers(0, 8), min_size=BATCH, max_size=BATCH)
 
 
-@pytest.mark.parametrize("cell", CELLS, ids=str)
+@shared_by(CELLS)
 @example(rounds=[[3, 7, 1, 5], [1, 1, 1, 1], [8, 0, 2, 8]], seed=0)
 @example(rounds=[[8, 8, 8, 8], [8, 1, 0, 8], [1, 0, 1, 1]], seed=0)
 @given(rounds=st.lists(counts, min_size=1, max_size=3), seed=st.integers(0, 2**16))
@@ -37,7 +37,7 @@ def test_each_ragged_row_equals_its_solo_run(cell, rounds, seed):
             assert_agree(got, solo[b : b + 1, : at[b]], EXACT, name=f"row {b}")
 
 
-@pytest.mark.parametrize("cell", CELLS, ids=str)
+@shared_by(CELLS)
 @given(seed=st.integers(0, 2**16), count=st.integers(1, 7), pad=st.integers(0, 18))
 def test_what_stands_beyond_a_rows_count_does_not_matter(cell, seed, count, pad):
     subject, ids = cell.subject, ids_of(cell, seed, length=8)

@@ -6,7 +6,19 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from crosscheck import assert_agree, close, decode
-from tests.tiny import BATCH, CAPACITY, CELLS, TWINS, Cell, feed, ids_of, llama, module, weights
+from tests.tiny import (
+    BATCH,
+    CAPACITY,
+    CELLS,
+    TWINS,
+    Cell,
+    feed,
+    ids_of,
+    llama,
+    module,
+    shared_by,
+    weights,
+)
 
 EXACT = close(rtol=1e-10, atol=1e-10)
 FAR = 41
@@ -23,7 +35,7 @@ def long_partitions(draw):
     return sizes
 
 
-@pytest.mark.parametrize("cell", RINGS, ids=str)
+@shared_by(RINGS)
 @example(sizes=[1] * FAR, seed=0)
 @example(sizes=[24, 17], seed=1)
 @example(sizes=[4, 1, 4, 5, 3, 24], seed=2)
@@ -117,3 +129,23 @@ def _array(twin):
     import jax.numpy as jnp
 
     return jnp.asarray
+
+
+@pytest.mark.parametrize("twin", TWINS)
+def test_without_causality_a_fresh_step_sees_every_key(twin):
+    """In every block of queries, of which 200 tokens need two."""
+    caches = module(Cell(twin, "llama", "window"), "caches")
+    config, array = llama(None), _array(twin)
+    cache = caches.init(config, batch=1, capacity=200, dtype="float64", layout="uncached")
+    cache, step = caches.begin(cache, array(np.full(1, 200, np.int32)), T=200, fresh=True)
+    k = array(np.zeros((1, 200, 3, 18)))
+    values = np.random.default_rng(0).standard_normal((1, 200, 3, 18))
+    q = array(np.zeros((1, 200, 6, 18)))
+    rule = caches.Rule(scale=1.0, causal=False)
+
+    out, _ = caches.attend(cache.sites[0], step, q, k, array(values), rule=rule)
+
+    mean = values.mean(1).repeat(2, axis=1)
+    np.testing.assert_allclose(
+        np.asarray(out), np.broadcast_to(mean[:, None], (1, 200, 6, 18)), atol=1e-12
+    )

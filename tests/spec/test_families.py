@@ -23,7 +23,7 @@ NEXT = "Write a file for it in jaxkv/spec/families and add it to the table there
     [
         pytest.param(
             lambda: families.family("lama"),
-            f"family: name is 'lama', expected one of llama, reference. {NEXT}",
+            f"family: name is 'lama', expected one of gpt2, llama, reference. {NEXT}",
             id="family",
         ),
         pytest.param(

@@ -1,7 +1,10 @@
 """Names of models: what is accepted, and what to do about what is not."""
 
+import fnmatch
 import importlib.machinery
 import importlib.util
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -69,13 +72,71 @@ def test_file_of_another_hash_is_refused_with_both_hashes(package: Path):
     )
 
 
-@pytest.mark.parametrize("name", ["smollm", "", "models/llama", "HuggingFaceTB/SmolLM2-135M"])
+@pytest.mark.parametrize("name", ["smollm", "", "models/llama/", "a/b/c", "../llama"])
 def test_unknown_name_lists_what_is_accepted(name: str):
     assert refusal(name) == (
-        f"open_source: name is {name!r}, expected one of 'smollm2', 'reference', or the path of a "
-        ".gguf file. "
-        "Check the spelling."
+        f"open_source: name is {name!r}, expected one of 'smollm2', 'reference', the path of a "
+        ".gguf file or of a directory, or a hub id. Check the spelling."
     )
+
+
+HUB_ID = "organization/tiny-llama"
+
+
+def test_hub_id_without_the_extra_gives_the_command_that_installs_it(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+
+    assert refusal(HUB_ID) == (
+        f"open_source: {HUB_ID!r} is no directory here, and as a hub id it needs the package "
+        "huggingface_hub. Run: pip install 'jaxkv[hub]'"
+    )
+
+
+def test_hub_id_opens_its_snapshot_and_fetches_only_what_is_read(
+    hf_directory: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+):
+    import huggingface_hub
+
+    asked = []
+
+    def snapshot_download(repo_id: str, *, allow_patterns: list[str]) -> str:
+        asked.append((repo_id, allow_patterns))
+        return str(hf_directory())
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+
+    checkpoint = open_source(HUB_ID)
+
+    assert checkpoint.name == HUB_ID
+    assert checkpoint.config.num_layers == 2
+    assert [each for each, _ in asked] == [HUB_ID]
+    assert not [p for p in asked[0][1] if fnmatch.fnmatch("pytorch_model.bin", p)]
+
+
+def test_failing_hub_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch):
+    import huggingface_hub
+
+    def snapshot_download(repo_id: str, *, allow_patterns: list[str]) -> str:
+        raise OSError("no route\nto the hub")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+
+    assert refusal(HUB_ID) == (
+        f"open_source: {HUB_ID!r} is no directory here, and as a hub id it gives OSError: "
+        "no route to the hub. Check the id, or the connection."
+    )
+
+
+def test_directory_of_the_same_name_goes_before_the_hub(
+    hf_directory: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "organization").mkdir()
+    (tmp_path / HUB_ID).symlink_to(hf_directory())
+    monkeypatch.chdir(tmp_path)
+
+    assert open_source(HUB_ID).config.num_layers == 2
 
 
 @pytest.mark.parametrize("kind", [str, Path])

@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 
 from jaxkv.spec.errors import ConfigError, RequestError
 from jaxkv.spec.gguf_file import read_gguf
+from jaxkv.spec.huggingface import read_huggingface
 from jaxkv.spec.source import open_source, open_tokenizer
 from jaxkv.spec.tokenizer import IdTokenizer, Tokenizer
 
+WriteHf = Callable[..., Path]
 TOKENS = ["<end>", "<tool>", "a", "b", "1", "2", "Ġ", "12", "Ġa", "ab", "ĠĠ"]
 DATA: dict[str, Any] = {
     "tokenizer.ggml.model": "gpt2",
@@ -171,3 +173,41 @@ def test_id_tokenizer_refuses_an_id_outside_its_vocabulary():
     assert str(error.value) == (
         "decode: ids holds 19, expected ids from 0 to 18. Do tokenizer and model belong together?"
     )
+
+
+def tokenizer_json(*, start: bool = False) -> str:
+    from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, processors
+
+    backend = Tokenizer(models.WordLevel({"<s>": 0, "a": 1, "b": 2, "?": 3}, unk_token="?"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
+    backend.add_special_tokens([AddedToken("<s>", special=True)])
+    if start:
+        backend.post_processor = processors.TemplateProcessing("<s> $A", None, [("<s>", 0)])
+    backend.enable_truncation(2)
+    backend.enable_padding(length=9)
+    return backend.to_str()
+
+
+def test_tokenizer_json_is_read_without_its_truncation_and_padding(
+    hf_directory: WriteHf,
+):
+    checkpoint = read_huggingface(hf_directory(files={"tokenizer.json": tokenizer_json()}))
+
+    assert open_tokenizer(checkpoint).encode("a b b <s> c") == [1, 2, 2, 0, 3]
+
+
+def test_start_token_of_tokenizer_json_is_added_but_not_to_a_rendered_chat(
+    hf_directory: WriteHf,
+):
+    files = {"tokenizer.json": tokenizer_json(start=True)}
+    tokenizer = open_tokenizer(read_huggingface(hf_directory(files=files)))
+
+    assert tokenizer.encode("a b") == [0, 1, 2]
+    assert tokenizer.encode("<s> a b", rendered=True) == [0, 1, 2]
+
+
+def test_damaged_tokenizer_json_is_refused(hf_directory: WriteHf):
+    checkpoint = read_huggingface(hf_directory(files={"tokenizer.json": "{}"}))
+
+    with pytest.raises(ConfigError, match=r"tokenizer.json cannot be read: .* Download it again\."):
+        open_tokenizer(checkpoint)

@@ -18,7 +18,7 @@ def make_config():
                 "num_kv_heads": 3,
                 "head_dim": 8,
                 "window": None,
-                "rope": {"theta": 100.0, "rotary_dim": 6},
+                "rope": {"theta": 100.0, "rotary_dim": 6, "scaling": None},
                 "qkv_bias": True,
                 "out_bias": True,
                 "soft_cap": None,

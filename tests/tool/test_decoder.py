@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crosscheck import DecoderError, assert_agree, decode, semantic
-from crosscheck.decoder import _attend_one_head, _gelu, _rotate, _silu, greedy
+from crosscheck.decoder import _attend_one_head, _gelu, _gelu_tanh, _rotate, _silu, greedy
 
 RULE = {"head_dim": 4, "window": None, "soft_cap": None}
 
@@ -72,7 +72,7 @@ def test_rotation_turns_the_complex_pair_i_and_i_plus_r(rotary_dim):
     x_TNH = np.random.default_rng(0).standard_normal((5, 3, 8))
     r = rotary_dim // 2
 
-    y_TNH = _rotate({"theta": 50.0, "rotary_dim": rotary_dim}, x_TNH)
+    y_TNH = _rotate({"theta": 50.0, "rotary_dim": rotary_dim, "scaling": None}, x_TNH)
 
     speed_R = 50.0 ** (-np.arange(r) / r)
     turn_TR = np.exp(1j * np.arange(5)[:, None] * speed_R)
@@ -83,7 +83,7 @@ def test_rotation_turns_the_complex_pair_i_and_i_plus_r(rotary_dim):
 
 
 def test_rotated_scores_depend_on_distance_only():
-    rope = {"theta": 10.0, "rotary_dim": 8}
+    rope = {"theta": 10.0, "rotary_dim": 8, "scaling": None}
     q_TNH = np.tile(np.random.default_rng(0).standard_normal((1, 1, 8)), (9, 1, 1))
     k_TNH = np.tile(np.random.default_rng(1).standard_normal((1, 1, 8)), (9, 1, 1))
 
@@ -115,6 +115,19 @@ def test_gelu_is_the_exact_one():
         expected = [float(mpmath.mpf(v) * mpmath.ncdf(mpmath.mpf(v))) for v in x]
 
     np.testing.assert_allclose(_gelu(x), expected, rtol=1e-13, atol=0)
+
+
+def test_gelu_tanh_is_the_written_out_approximation():
+    mpmath = pytest.importorskip("mpmath")
+    x = np.linspace(-6, 6, 97)
+
+    with mpmath.workdps(40):
+        c = mpmath.sqrt(2 / mpmath.pi)
+        a = mpmath.mpf("0.044715")
+        v = [mpmath.mpf(each) for each in x]
+        expected = [float(u / 2 * (1 + mpmath.tanh(c * (u + a * u**3)))) for u in v]
+
+    np.testing.assert_allclose(_gelu_tanh(x), expected, rtol=1e-13, atol=0)
 
 
 def test_silu_is_x_times_the_logistic_function_and_never_overflows():

@@ -98,6 +98,17 @@ def test_an_option_that_is_off_is_not_refused(make_config, make_arrays):
     assert decode(config, arrays, [[3]]).shape == (1, 1, 11)
 
 
+def test_an_activation_that_it_does_not_know_is_refused(make_config, make_arrays):
+    config = make_config()
+    arrays = make_arrays(config)
+    config["layers"][0]["mlp"]["activation"] = "relu"
+
+    assert refusal(config, arrays, [[3]]) == (
+        "decode: config.layers[0].mlp.activation is 'relu', expected one of 'silu', 'gelu', "
+        "'gelu_tanh'."
+    )
+
+
 def test_a_missing_option_is_refused(make_config, make_arrays):
     config = make_config()
     arrays = make_arrays(config)

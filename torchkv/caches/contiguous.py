@@ -42,6 +42,22 @@ def init_site(
     return ContiguousSite(torch.zeros(shape, dtype=dtype), torch.zeros(shape, dtype=dtype))
 
 
+def check(
+    site: ContiguousSite,
+    k_BTKH: Float[Array, "B T K _"] | None,
+    v_BTKH: Float[Array, "B T K _"] | None,
+    *,
+    rule: ops.Rule,
+) -> None:
+    """Refuse what this site was not made for.
+
+    Raises:
+        Unsupported: Keys or values are missing.
+        ShapeError: Batch, K, H or dtype differ.
+    """
+    slots.check_new(site.k_BKSH, k_BTKH, v_BTKH)
+
+
 def attend(
     site: ContiguousSite,
     step: Step,
@@ -108,6 +124,18 @@ def attend(
         bias=bias,
     )
     return out_BTNH, site
+
+
+def fault(site: ContiguousSite, cache: Cache) -> str | None:
+    """Return what of the site does not fit its cache, or None: slots, and values beside keys."""
+    keys, values = site.k_BKSH, site.v_BKSH
+    slots = keys.shape[2]
+    if slots != cache.capacity:
+        return f"has {slots} slots, the cache has capacity {cache.capacity}"
+    if values.shape != keys.shape or values.dtype != keys.dtype:
+        beside = f"{values.dtype}{tuple(values.shape)} beside keys {keys.dtype}{tuple(keys.shape)}"
+        return f"has values {beside}"
+    return None
 
 
 def read(

@@ -16,6 +16,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor as Array
 
 from jaxkv.spec.config import Attention
+from jaxkv.spec.errors import ShapeError
 from torchkv import ops
 from torchkv.caches import slots
 from torchkv.caches.pages import PagePlan, Pages, filled_slots
@@ -49,6 +50,29 @@ def init_site(
     pages, size = shared.count_A.shape[0], shared.page_size
     shape = (pages, attention.num_kv_heads, size, attention.head_dim)
     return PagedSite(torch.zeros(shape, dtype=dtype), torch.zeros(shape, dtype=dtype))
+
+
+def check(
+    site: PagedSite,
+    k_BTKH: Float[Array, "B T K _"] | None,
+    v_BTKH: Float[Array, "B T K _"] | None,
+    *,
+    rule: ops.Rule,
+) -> None:
+    """Refuse what this site was not made for.
+
+    Raises:
+        Unsupported: Keys or values are missing.
+        ShapeError: K, H or dtype differ.
+    """
+    new_k_BTKH, _ = slots.both(k_BTKH, v_BTKH)
+    given, have = new_k_BTKH.shape[2], site.k_AKPH.shape[1]
+    if given != have:
+        raise ShapeError(
+            f"attend: k_BTKH has K={given}, the cache has K={have}. Was the cache made for another "
+            "model?"
+        )
+    slots.check_form(site.k_AKPH, new_k_BTKH)
 
 
 def attend(
@@ -105,6 +129,23 @@ def attend(
         )
         return out_BTNH, site
     return _attend_tiles(site, step, plan.pages, q_BTNH, rule, bias), site
+
+
+def fault(site: PagedSite, cache: Cache) -> str | None:
+    """Return what of the site does not fit its cache, or None: pages, and values beside keys."""
+    keys, values, pages = site.k_AKPH, site.v_AKPH, cache.shared
+    total, size, columns = keys.shape[0], keys.shape[2], pages.table_BC.shape[1]
+    if columns * size < cache.capacity:
+        return f"has {columns} pages of {size} a row, the cache has capacity {cache.capacity}"
+    if (total, size) != (len(pages.count_A), pages.page_size):
+        return (
+            f"has {total} pages of {size}, the table is for {len(pages.count_A)} pages of "
+            f"{pages.page_size}"
+        )
+    if values.shape != keys.shape or values.dtype != keys.dtype:
+        beside = f"{values.dtype}{tuple(values.shape)} beside keys {keys.dtype}{tuple(keys.shape)}"
+        return f"has values {beside}"
+    return None
 
 
 def read(
@@ -185,7 +226,7 @@ def _tile(x_AKPH: Array, page_BJ: Array) -> Array:
 def _attend_tiles(
     site: PagedSite, step: Step, pages: Pages, q_BTNH: Array, rule: ops.Rule, bias: Bias | None
 ) -> Array:
-    _, tokens, heads, _ = q_BTNH.shape
+    rows, tokens, heads, _ = q_BTNH.shape
     kv_heads, size = site.k_AKPH.shape[1], pages.page_size
     q_BKMH = ops.group_queries(q_BTNH, kv_heads)
     up = ops.wide(q_BTNH.dtype)
@@ -206,6 +247,7 @@ def _attend_tiles(
         score_BKMS = ops.score(q_BKMH, k_BKSH, rule=rule)
         if bias is not None:
             bias_BNTS = bias(step.position_BT, key_BS)
+            slots.check_bias(bias_BNTS, expected=(rows, heads, tokens, key_BS.shape[1]))
             score_BKMS = score_BKMS + ops.group_bias(bias_BNTS, num_kv_heads=kv_heads)
         visible_BTS = ops.is_visible(step.position_BT, key_BS, valid_BS, rule=rule)
         hidden_B1MS = ~ops.spread(visible_BTS, groups=heads // kv_heads)

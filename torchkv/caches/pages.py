@@ -19,6 +19,8 @@ from torch import Tensor as Array
 
 from jaxkv.spec.errors import CapacityError, RequestError
 
+OPTIONS = ("page_size", "pool_pages")
+
 
 @dataclass(frozen=True)
 class Pages:
@@ -60,7 +62,9 @@ class PagePlan:
         return [(source, target) for source, target in pairs if target]
 
 
-def init_shared(*, batch: int, capacity: int, page_size: int, pool_pages: int | None) -> Pages:
+def init_shared(
+    *, batch: int, capacity: int, page_size: int = 16, pool_pages: int | None = None
+) -> Pages:
     """Return an empty table over a pool of free pages.
 
     Args:

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor as Array
 
+from jaxkv.spec.errors import ShapeError, Unsupported
 from torchkv import ops
 from torchkv.caches.state import Bias
 
@@ -118,13 +119,14 @@ def attend_fresh(
     for begin in range(0, tokens, ops.QUERY_BLOCK):
         end = min(begin + ops.QUERY_BLOCK, tokens)
         oldest = 0 if rule.window is None else max(0, begin + 1 - rule.window)
+        newest = end if rule.causal else tokens
         part_BTNH = _attend(
             q_BTNH[:, begin:end],
-            k_BKTH[:, :, oldest:end],
-            v_BKTH[:, :, oldest:end],
+            k_BKTH[:, :, oldest:newest],
+            v_BKTH[:, :, oldest:newest],
             position_BT[:, begin:end],
-            position_BT[:, oldest:end],
-            valid_BT[:, oldest:end],
+            position_BT[:, oldest:newest],
+            valid_BT[:, oldest:newest],
             rule,
             bias,
         )
@@ -155,9 +157,93 @@ def _attend(
         return ops.ungroup(o_BKMH, tokens=tokens)
     score_BKMS = ops.score(q_BKMH, k_BKSH, rule=rule)
     if bias is not None:
-        score_BKMS = score_BKMS + ops.group_bias(bias(query_BT, key_BS), num_kv_heads=kv_heads)
+        added_BNTS = bias(query_BT, key_BS)
+        check_bias(
+            added_BNTS, expected=(*q_BTNH.shape[:1], q_BTNH.shape[2], tokens, key_BS.shape[1])
+        )
+        score_BKMS = score_BKMS + ops.group_bias(added_BNTS, num_kv_heads=kv_heads)
     weight_BKMS = ops.softmax(score_BKMS, visible_B1MS)
     return ops.ungroup(torch.matmul(weight_BKMS.to(v_BKSH.dtype), v_BKSH), tokens=tokens)
+
+
+def check_bias(added_BNTS: Array, *, expected: tuple[int, ...]) -> None:
+    """Refuse an addend of the scores that would be spread over keys or queries.
+
+    Raises:
+        ShapeError: One key's bias for all keys is none at all, softmax cancels it.
+    """
+    if tuple(added_BNTS.shape) != expected:
+        raise ShapeError(
+            f"attend: bias has shape {tuple(added_BNTS.shape)}, expected {expected}, one number a "
+            "row, head, query and key. Build it from the positions it is given."
+        )
+
+
+def check_new(
+    keys: Array,
+    k_BTKH: Float[Array, "B T K _"] | None,
+    v_BTKH: Float[Array, "B T K _"] | None,
+) -> None:
+    """Refuse new keys and values that were not made for these buffers.
+
+    Raises:
+        Unsupported: There are none, and this layout stores the step's own.
+        ShapeError: Batch, K, H or dtype differ.
+    """
+    new_k_BTKH, _ = both(k_BTKH, v_BTKH)
+    check_form(keys, new_k_BTKH)
+    rows, _, kv_heads, _ = new_k_BTKH.shape
+    if tuple(keys.shape[:2]) != (rows, kv_heads):
+        raise ShapeError(
+            f"attend: k_BTKH has B*K={rows * kv_heads} lines, the cache has "
+            f"{keys.shape[0] * keys.shape[1]}. Was the cache made for another batch or model?"
+        )
+
+
+def check_form(keys: Array, new_k_BTKH: Float[Array, "B T K H"]) -> None:
+    """Refuse new keys of another width or dtype than the buffers'.
+
+    Raises:
+        ShapeError: H or dtype differ.
+    """
+    width = new_k_BTKH.shape[3]
+    if keys.shape[3] != width:
+        raise ShapeError(
+            f"attend: k_BTKH has H={width}, the cache has H={keys.shape[3]}. Was the cache made "
+            "for another model?"
+        )
+    if keys.dtype != new_k_BTKH.dtype:
+        given, have = (str(x.dtype).removeprefix("torch.") for x in (new_k_BTKH, keys))
+        raise ShapeError(
+            f"attend: k_BTKH is {given}, the cache {have}. Make the cache with dtype={given}."
+        )
+    if keys.device != new_k_BTKH.device:
+        raise ShapeError(
+            f"attend: k_BTKH is on {new_k_BTKH.device}, the cache on {keys.device}. "
+            f"Make the cache under `with torch.device({str(new_k_BTKH.device)!r})`."
+        )
+
+
+def both(
+    k_BTKH: Float[Array, "B T K _"] | None, v_BTKH: Float[Array, "B T K _"] | None
+) -> tuple[Float[Array, "B T K H"], Float[Array, "B T K H"]]:
+    """Return new keys and values that are there, and alike.
+
+    Raises:
+        Unsupported: One is missing.
+        ShapeError: Their shapes differ.
+    """
+    if k_BTKH is None or v_BTKH is None:
+        raise Unsupported(
+            "attend: k_BTKH or v_BTKH is None, expected both: this layout stores the step's own "
+            "keys and values. Pass them."
+        )
+    if k_BTKH.shape != v_BTKH.shape:
+        raise ShapeError(
+            f"attend: k_BTKH is {tuple(k_BTKH.shape)}, v_BTKH is {tuple(v_BTKH.shape)}; they must "
+            "be alike."
+        )
+    return k_BTKH, v_BTKH
 
 
 def by_row(

@@ -20,7 +20,7 @@ from jaxkv.spec.errors import RequestError
 Rotate = Callable[[Float[Array, "B T N H"], Int[Array, "B T"]], Float[Array, "B T N H"]]
 Bias = Callable[[Int[Array, "B T"], Int[Array, "B S"]], Float[Array, "B N T S"]]
 Expand = Callable[
-    [Float[Array, "B S K H"]], tuple[Float[Array, "B S N H"], Float[Array, "B S N H"]]
+    [Float[Array, "B S K _"]], tuple[Float[Array, "B S N _"], Float[Array, "B S N _"]]
 ]
 
 

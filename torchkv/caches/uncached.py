@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor as Array
 
 from jaxkv.spec.config import Attention
-from jaxkv.spec.errors import Unsupported
+from jaxkv.spec.errors import ShapeError, Unsupported
 from torchkv import ops
 from torchkv.caches import slots
 from torchkv.caches.state import Bias, Cache, Expand, Rotate, Step
@@ -37,6 +37,27 @@ def init_site(
 ) -> UncachedSite:
     """Return a site that stores nothing."""
     return UncachedSite(attention.num_kv_heads, attention.head_dim)
+
+
+def check(
+    site: UncachedSite,
+    k_BTKH: Float[Array, "B T K _"] | None,
+    v_BTKH: Float[Array, "B T K _"] | None,
+    *,
+    rule: ops.Rule,
+) -> None:
+    """Refuse what this site was not made for.
+
+    Raises:
+        Unsupported: Keys or values are missing.
+        ShapeError: K or H differ.
+    """
+    new_k_BTKH, _ = slots.both(k_BTKH, v_BTKH)
+    have, given = (site.num_kv_heads, site.head_dim), tuple(new_k_BTKH.shape[2:])
+    if have != given:
+        raise ShapeError(
+            f"attend: k_BTKH has (K, H) {given}, the site {have}. Was it made for this model?"
+        )
 
 
 def attend(
@@ -73,6 +94,11 @@ def attend(
         bias=bias,
     )
     return out_BTNH, site
+
+
+def fault(site: UncachedSite, cache: Cache) -> str | None:
+    """Return None: there is nothing that could not fit."""
+    return None
 
 
 def read(

@@ -7,19 +7,11 @@ import torch
 from jaxtyping import Int
 from torch import Tensor as Array
 
-from jaxkv.spec.errors import RequestError
+OPTIONS = ()
 
 
-def init_shared(*, batch: int, capacity: int, page_size: int, pool_pages: int | None) -> None:
-    """Return None.
-
-    Raises:
-        RequestError: A pool is asked for, which only the paged layout has.
-    """
-    if pool_pages is not None:
-        raise RequestError(
-            f"init: pool_pages is {pool_pages}, but only layout='paged' has a pool. Leave it out."
-        )
+def init_shared(*, batch: int, capacity: int) -> None:
+    """Return None."""
 
 
 def plan_step(

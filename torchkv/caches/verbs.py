@@ -15,7 +15,6 @@ from torch import Tensor as Array
 from jaxkv.spec.config import ModelConfig
 from jaxkv.spec.errors import CapacityError, RequestError, ShapeError
 from torchkv import ops
-from torchkv.caches import contiguous, paged, uncached, window
 from torchkv.caches.layouts import LAYOUTS, keeper_for, keeper_of, layout_for, module_of
 from torchkv.caches.state import Bias, Cache, Expand, Rotate, Step
 
@@ -28,8 +27,7 @@ def init(
     dtype: Any,
     slack: int = 0,
     layout: str = "contiguous",
-    page_size: int = 16,
-    pool_pages: int | None = None,
+    **options: Any,
 ) -> Cache:
     """Return an empty cache for a model's layers.
 
@@ -43,21 +41,22 @@ def init(
         slack: By how many tokens a ring can be rolled back once it has wrapped.
         layout: "contiguous" or "paged" for all layers; "window" for a ring in each layer that has
             a window, contiguous in the others.
-        page_size: Tokens of a page; only the paged layout has pages.
-        pool_pages: Pages that all rows together can hold; None takes as many as `batch` rows of
-            `capacity` tokens need. One more is kept as the trash page.
+        **options: What a layout alone understands. Paged: `page_size`, tokens of a page, 16 unless
+            given; `pool_pages`, pages that all rows together can hold, as many as `batch` rows of
+            `capacity` tokens need unless given. One more is kept as the trash page.
 
     Raises:
-        RequestError: batch, capacity or page_size below 1, slack below 0, an unknown layout, a pool
-            for a layout without one, or a dtype that cannot be had.
-        CapacityError: capacity exceeds the model's positions, or a row the pool.
+        RequestError: An option that the layout does not know; batch, capacity or page_size below
+            1, slack below 0, an unknown layout, or a dtype that cannot be had.
+        CapacityError: capacity exceeds the model's positions, or a row's pages the pool.
 
     Cost: allocates the buffers; see each layout's `init_site`.
     """
     _check_init(config, batch=batch, capacity=capacity, slack=slack, layout=layout)
+    _check_options(layout, options)
     dtype = check_dtype("init", dtype)
     sizes: dict[str, int] = {"batch": batch, "capacity": capacity}
-    shared = keeper_for(layout).init_shared(**sizes, page_size=page_size, pool_pages=pool_pages)
+    shared = keeper_for(layout).init_shared(**sizes, **options)
     sites = tuple(
         layout_for(layer.attention, layout).init_site(
             layer.attention, **sizes, dtype=dtype, slack=slack, shared=shared
@@ -95,7 +94,7 @@ def begin(
             `scrub` made; spares each layer a pass over the buffers.
 
     Raises:
-        ShapeError: count_B is not one number a row.
+        ShapeError: count_B is not one number a row, or a site does not fit the cache.
         RequestError: The cache was consumed.
     """
     cache.epoch.check("begin", "cache")
@@ -104,6 +103,9 @@ def begin(
         raise ShapeError(
             f"begin: count_B has shape {tuple(count_B.shape)}, expected ({rows},), one count a row."
         )
+    for i, site in enumerate(cache.sites):
+        if (fault := module_of(site).fault(site, cache)) is not None:
+            raise ShapeError(f"begin: sites[{i}] {fault}. Make the cache with `init`.")
     count_B, length_B = count_B.to(torch.int32), cache.length_B
     past_capacity_B = length_B + count_B - cache.capacity
     excess_B = torch.maximum(past_capacity_B, (count_B - T).maximum(-count_B)).clamp(min=0)
@@ -133,25 +135,28 @@ def begin(
 def attend(
     site: Any,
     step: Step,
-    q_BTNH: Float[Array, "B T N H"],
-    k_BTKH: Float[Array, "B T K H"],
-    v_BTKH: Float[Array, "B T K H"],
+    q_BTNH: Float[Array, "B T N _"],
+    k_BTKH: Float[Array, "B T K _"] | None,
+    v_BTKH: Float[Array, "B T K _"] | None,
     *,
     rule: ops.Rule,
     rotate: Rotate | None = None,
     bias: Bias | None = None,
     expand: Expand | None = None,
-) -> tuple[Float[Array, "B T N H"], Any]:
+) -> tuple[Float[Array, "B T N _"], Any]:
     """Return the attention output of T new tokens, and the site, written in place.
 
     The layout's own `attend` does it; this one checks that the site was made for these arrays.
     Outputs of tokens beyond a row's count are zeros.
 
+    Widths are the layout's affair: keys and values may differ in theirs, and a layout that stored
+    what it reads before (cross-attention) is given None for both.
+
     Raises:
         ShapeError: Batch, K, H, dtype, device or window differ from the site.
         RequestError: Another step has written to the buffers since this one began.
     """
-    _check_site(site, q_BTNH, k_BTKH, v_BTKH, rule)
+    module_of(site).check(site, k_BTKH, v_BTKH, rule=rule)
     step.epoch.check("attend", "step")
     step.epoch.write()
     layout = module_of(site)
@@ -238,65 +243,7 @@ def _check_init(config: ModelConfig, *, batch: int, capacity: int, slack: int, l
         )
 
 
-def _check_site(site: Any, q_BTNH: Array, k_BTKH: Array, v_BTKH: Array, rule: ops.Rule) -> None:
-    if k_BTKH.shape != v_BTKH.shape:
-        raise ShapeError(
-            f"attend: k_BTKH is {tuple(k_BTKH.shape)}, v_BTKH is {tuple(v_BTKH.shape)}; they must "
-            "be alike."
-        )
-    rows, _, kv_heads, width = k_BTKH.shape
-    if isinstance(site, uncached.UncachedSite):
-        have = (site.num_kv_heads, site.head_dim)
-        if have != (kv_heads, width):
-            raise ShapeError(
-                f"attend: k_BTKH has (K, H) {(kv_heads, width)}, the site {have}. Was it made for "
-                "this model?"
-            )
-        return
-    keys = _keys_of(site)
-    if keys.shape[3] != width:
-        raise ShapeError(
-            f"attend: k_BTKH has H={width}, the cache has H={keys.shape[3]}. Was the cache made "
-            "for another model?"
-        )
-    if isinstance(site, paged.PagedSite):
-        _check_heads(kv_heads, keys.shape[1])
-    elif keys.shape[:2] != (rows, kv_heads):
-        raise ShapeError(
-            f"attend: k_BTKH has B*K={rows * kv_heads} lines, the cache has "
-            f"{keys.shape[0] * keys.shape[1]}. "
-            "Was the cache made for another batch or model?"
-        )
-    _check_place(keys, k_BTKH)
-    if isinstance(site, window.WindowSite) and site.window != rule.window:
-        raise ShapeError(
-            f"attend: rule.window is {rule.window}, the ring was made for {site.window}. Make a "
-            "new cache."
-        )
-
-
-def _keys_of(site: Any) -> Array:
-    if isinstance(site, paged.PagedSite):
-        return site.k_AKPH
-    return site.k_BKSH if isinstance(site, contiguous.ContiguousSite) else site.k_BKCH
-
-
-def _check_heads(given: int, have: int) -> None:
-    if given != have:
-        raise ShapeError(
-            f"attend: k_BTKH has K={given}, the cache has K={have}. Was the cache made for another "
-            "model?"
-        )
-
-
-def _check_place(keys: Array, k_BTKH: Array) -> None:
-    if keys.dtype != k_BTKH.dtype:
-        given, have = (str(x.dtype).removeprefix("torch.") for x in (k_BTKH, keys))
-        raise ShapeError(
-            f"attend: k_BTKH is {given}, the cache {have}. Make the cache with dtype={given}."
-        )
-    if keys.device != k_BTKH.device:
-        raise ShapeError(
-            f"attend: k_BTKH is on {k_BTKH.device}, the cache on {keys.device}. "
-            f"Make the cache under `with torch.device({str(k_BTKH.device)!r})`."
-        )
+def _check_options(layout: str, options: dict[str, Any]) -> None:
+    for name in sorted(options):
+        if name not in keeper_for(layout).OPTIONS:
+            raise RequestError(f"init: layout {layout!r} has no option {name!r}. Leave it out.")

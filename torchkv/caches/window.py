@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor as Array
 
 from jaxkv.spec.config import Attention
+from jaxkv.spec.errors import ShapeError
 from torchkv import ops
 from torchkv.caches import slots
 from torchkv.caches.state import Bias, Cache, Expand, Rotate, Step
@@ -52,6 +53,27 @@ def init_site(
     shape = (batch, attention.num_kv_heads, ring, attention.head_dim)
     k_BKCH, v_BKCH = torch.zeros(shape, dtype=dtype), torch.zeros(shape, dtype=dtype)
     return WindowSite(k_BKCH, v_BKCH, attention.window, slack)
+
+
+def check(
+    site: WindowSite,
+    k_BTKH: Float[Array, "B T K _"] | None,
+    v_BTKH: Float[Array, "B T K _"] | None,
+    *,
+    rule: ops.Rule,
+) -> None:
+    """Refuse what this site was not made for.
+
+    Raises:
+        Unsupported: Keys or values are missing.
+        ShapeError: Batch, K, H, dtype or window differ.
+    """
+    slots.check_new(site.k_BKCH, k_BTKH, v_BTKH)
+    if site.window != rule.window:
+        raise ShapeError(
+            f"attend: rule.window is {rule.window}, the ring was made for {site.window}. Make a "
+            "new cache."
+        )
 
 
 def attend(
@@ -109,6 +131,19 @@ def attend(
         out_BTNH = _attend_beside(site, step, q_BTNH, k_BTKH, v_BTKH, rule, bias)
         _write(site, step, k_BTKH, v_BTKH)
     return out_BTNH, site
+
+
+def fault(site: WindowSite, cache: Cache) -> str | None:
+    """Return what of the site does not fit its cache, or None: slots, and values beside keys."""
+    keys, values = site.k_BKCH, site.v_BKCH
+    slots = keys.shape[2]
+    least = min(site.window, cache.capacity)
+    if slots < least:
+        return f"has {slots} slots, its window and the capacity need {least}"
+    if values.shape != keys.shape or values.dtype != keys.dtype:
+        beside = f"{values.dtype}{tuple(values.shape)} beside keys {keys.dtype}{tuple(keys.shape)}"
+        return f"has values {beside}"
+    return None
 
 
 def read(

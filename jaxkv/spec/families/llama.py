@@ -1,14 +1,17 @@
 """The llama family: RMS norm, rotary positions, grouped queries, silu-gated feed-forward, no bias.
 
-Source: the keys and tensor names of `gguf.constants` (gguf 0.19), and what llama.cpp makes of them
-for arch `llama`.
+Sources: the keys and tensor names of `gguf.constants` (gguf 0.19), and what llama.cpp makes of them
+for arch `llama`; transformers 5.24, `models/llama`.
 """
 
 import reprlib
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from jaxkv.spec import rope_json
+from jaxkv.spec.checkpoint import Stored
 from jaxkv.spec.config import Attention, Layer, Mlp, ModelConfig, Norm, Rope
+from jaxkv.spec.config_json import ACTIVATIONS, COMMON_IGNORED, COMMON_NEUTRAL, ConfigJson
 from jaxkv.spec.errors import ConfigError
 
 GGUF_INTERLEAVED_QK = True
@@ -57,6 +60,102 @@ _NEUTRAL = {
 }
 _WITHOUT_EFFECT = {"rope.scaling.finetuned", "rope.scaling.original_context_length"}
 _REFUSED_TENSORS = {"rope_freqs.weight": "frequencies of scaled rotary positions"}
+
+HUGGINGFACE_PREFIX = "model."
+"""Files saved from the bare decoder leave it out."""
+HUGGINGFACE_IGNORED_TENSORS = {
+    r"layers\.\d+\.self_attn\.rotary_emb\.inv_freq": "rotary frequencies follow from the config"
+}
+
+_HUGGINGFACE_MODEL_NAMES = {
+    "embed.weight": "model.embed_tokens.weight",
+    "norm.weight": "model.norm.weight",
+    "head.weight": "lm_head.weight",
+}
+_HUGGINGFACE_LAYER_NAMES = {
+    "attn_norm": "input_layernorm",
+    "attn.q": "self_attn.q_proj",
+    "attn.k": "self_attn.k_proj",
+    "attn.v": "self_attn.v_proj",
+    "attn.o": "self_attn.o_proj",
+    "mlp_norm": "post_attention_layernorm",
+    "mlp.gate": "mlp.gate_proj",
+    "mlp.up": "mlp.up_proj",
+    "mlp.down": "mlp.down_proj",
+}
+_HUGGINGFACE_READ = {
+    "attention_bias",
+    "head_dim",
+    "hidden_act",
+    "hidden_size",
+    "intermediate_size",
+    "max_position_embeddings",
+    "mlp_bias",
+    "num_attention_heads",
+    "num_hidden_layers",
+    "num_key_value_heads",
+    "rms_norm_eps",
+    "tie_word_embeddings",
+    "vocab_size",
+    *rope_json.KEYS,
+}
+_HUGGINGFACE_IGNORED = COMMON_IGNORED | {
+    "attention_dropout": "training only",
+    "pretraining_tp": "in which slices the same products are computed",
+}
+
+
+def places_from_huggingface(config: ModelConfig) -> dict[str, Stored]:
+    """Return where a Hugging Face checkpoint keeps each weight, the head's too when it is tied."""
+    layers = {
+        f"layers.{i}.{name}.{kind}": f"model.layers.{i}.{given}.{kind}"
+        for i in range(config.num_layers)
+        for name, given in _HUGGINGFACE_LAYER_NAMES.items()
+        for kind in ("weight", "bias")
+    }
+    return {name: Stored(given) for name, given in (_HUGGINGFACE_MODEL_NAMES | layers).items()}
+
+
+def config_from_huggingface(data: ConfigJson) -> ModelConfig:
+    """Return the config that a `config.json` of model type `llama` describes.
+
+    Absent optional keys have transformers' defaults: as many KV heads as heads, heads as wide as
+    width / heads, base 10,000, silu, no bias, an untied head.
+
+    Raises:
+        ConfigError: A key is missing or out of range, or changes the function in a way that is not
+            supported; each is named.
+    """
+    data.check_keys(_HUGGINGFACE_READ, _HUGGINGFACE_IGNORED, COMMON_NEUTRAL)
+    width, heads = data.whole("hidden_size"), data.whole("num_attention_heads")
+    if "head_dim" not in data.data and width % heads:
+        raise data.fault(
+            "hidden_size", f"a multiple of num_attention_heads {heads}", "Set head_dim."
+        )
+    head_dim = data.whole("head_dim", width // heads)
+    bias, mlp_bias = data.flag("attention_bias", False), data.flag("mlp_bias", False)
+    attention = Attention(
+        num_heads=heads,
+        num_kv_heads=data.whole("num_key_value_heads", heads),
+        head_dim=head_dim,
+        window=None,
+        rope=rope_json.rope(data, head_dim),
+        qkv_bias=bias,
+        out_bias=bias,
+    )
+    activation = data.choice("hidden_act", ACTIVATIONS, "silu")
+    mlp = Mlp(data.whole("intermediate_size"), activation, gated=True, bias=mlp_bias)
+    return ModelConfig(
+        family="llama",
+        vocab_size=data.whole("vocab_size"),
+        width=width,
+        max_positions=data.whole("max_position_embeddings"),
+        layers=(Layer(attention, mlp),) * data.layers("num_hidden_layers"),
+        norm=Norm(kind="rms", eps=data.number("rms_norm_eps", 1e-6)),
+        learned_positions=False,
+        tied_head=data.flag("tie_word_embeddings", False),
+        head_bias=False,
+    )
 
 
 def names_from_gguf(config: ModelConfig) -> dict[str, str]:

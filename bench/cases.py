@@ -1,0 +1,62 @@
+"""The cases of decode and prefill: batch, prompt, capacity and how much of it is used."""
+
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from bench.runners import Runner
+from jaxkv.spec.source import open_source, open_tokenizer
+
+
+@dataclass(frozen=True)
+class Case:
+    """One case.
+
+    Attributes:
+        name: As in the results.
+        batch: Rows, all with the same prompt length and different texts.
+        prompt: Tokens of each prompt.
+        new: New tokens.
+        capacity: Of a cache allocated before the clock starts; None leaves it to the subject.
+    """
+
+    name: str
+    batch: int
+    prompt: int
+    new: int
+    capacity: int | None = None
+
+
+CASES = {
+    case.name: case
+    for case in (
+        Case("b1-p16", batch=1, prompt=16, new=33),
+        Case("b8-p16", batch=8, prompt=16, new=33),
+        Case("b1-p512", batch=1, prompt=512, new=17),
+        Case("b1-p2048", batch=1, prompt=2048, new=17),
+        Case("b1-cap512-u300", batch=1, prompt=256, new=45, capacity=512),
+        Case("b1-cap8192-u300", batch=1, prompt=256, new=45, capacity=8192),
+    )
+}
+
+
+def prompts_of(case: Case) -> list[list[int]]:
+    """Return the case's prompts, each a different stretch of one text."""
+    ids = _text()
+    return [ids[37 * row : 37 * row + case.prompt] for row in range(case.batch)]
+
+
+@cache
+def _text() -> list[int]:
+    tokenizer = open_tokenizer(open_source("smollm2"))
+    return tokenizer.encode((Path(__file__).parent / "prompt.txt").read_text())
+
+
+def differing(case: Case, runners: list[Runner]) -> list[str]:
+    """Return the subjects whose ids differ from the last one's: they must not be timed."""
+    texts = {
+        runner.name: runner.prepare(prompts_of(case), case.new, capacity=case.capacity)()
+        for runner in runners
+    }
+    expected = texts[runners[-1].name]
+    return [name for name, ids in texts.items() if ids != expected]

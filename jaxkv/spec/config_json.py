@@ -1,0 +1,182 @@
+"""A Hugging Face `config.json`: every key is read, ignored for a reason, or refused.
+
+A key whose value is null asks for nothing: it counts as absent.
+"""
+
+import difflib
+import reprlib
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
+
+from jaxkv.spec.config import Activation
+from jaxkv.spec.errors import ConfigError
+
+C = TypeVar("C")
+
+ACTIVATIONS: dict[str, Activation] = {
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "silu": "silu",
+    "swish": "silu",
+}
+"""Name in config.json -> name in `Mlp.activation`."""
+
+_TRAINING = "training only"
+_CALLER = "what to return is the caller's choice"
+_GENERATION = "an old place of generation settings, which the caller gives"
+_LABELS = "labels of a classifier"
+COMMON_IGNORED = {
+    "_name_or_path": "where it came from",
+    "architectures": "the names of the tensors tell",
+    "bos_token_id": "the tokenizer adds it, or nobody",
+    "dtype": "the tensors tell",
+    "eos_token_id": "read with the generation config",
+    "finetuning_task": _TRAINING,
+    "gradient_checkpointing": _TRAINING,
+    "id2label": _LABELS,
+    "initializer_range": _TRAINING,
+    "label2id": _LABELS,
+    "length_penalty": _GENERATION,
+    "max_length": _GENERATION,
+    "min_length": _GENERATION,
+    "model_type": "it chose the family",
+    "num_beams": _GENERATION,
+    "output_attentions": _CALLER,
+    "output_hidden_states": _CALLER,
+    "pad_token_id": "padding is counted, not looked for",
+    "return_dict": _CALLER,
+    "task_specific_params": _GENERATION,
+    "temperature": _GENERATION,
+    "tokenizer_class": "tokenizer.json is read",
+    "top_k": _GENERATION,
+    "top_p": _GENERATION,
+    "torch_dtype": "the tensors tell",
+    "transformers_version": "which library wrote it",
+    "use_cache": "the caller's choice",
+}
+"""Key that any family may have -> why it changes nothing here."""
+COMMON_NEUTRAL = {
+    "add_cross_attention": False,
+    "chunk_size_feed_forward": 0,
+    "is_decoder": True,
+    "is_encoder_decoder": False,
+    "pruned_heads": {},
+}
+"""Key that changes the function unless it holds this value."""
+
+
+class ConfigJson:
+    """Typed access to the keys of one JSON object.
+
+    Args:
+        data: The object.
+        owner: Its name in messages.
+    """
+
+    def __init__(self, data: Mapping[str, Any], owner: str = "config.json"):
+        self.data = {key: value for key, value in data.items() if value is not None}
+        self.owner = owner
+
+    def whole(self, key: str, default: int | None = None) -> int:
+        """Return a whole number of at least 1.
+
+        Raises:
+            ConfigError: It is missing without a default, or something else.
+        """
+        value = self._value(key, default, "a whole number of at least 1")
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise self.fault(key, "a whole number of at least 1", "Is the file complete?")
+        return value
+
+    def layers(self, key: str) -> int:
+        """Return a number of layers, at most 10,000: a damaged one must not fill the memory.
+
+        Raises:
+            ConfigError: It is missing, or something else.
+        """
+        value = self.whole(key)
+        if value > 10_000:
+            raise self.fault(key, "at most 10000 layers", "Is the file complete?")
+        return value
+
+    def number(self, key: str, default: float | None = None) -> float:
+        """Return a number above 0.
+
+        Raises:
+            ConfigError: It is missing without a default, or something else.
+        """
+        value = self._value(key, default, "a number above 0")
+        if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
+            raise self.fault(key, "a number above 0", "Is the file complete?")
+        return float(value)
+
+    def flag(self, key: str, default: bool) -> bool:
+        """Return true or false.
+
+        Raises:
+            ConfigError: It is something else.
+        """
+        value = self.data.get(key, default)
+        if not isinstance(value, bool):
+            raise self.fault(key, "true or false", "Is the file complete?")
+        return value
+
+    def choice(self, key: str, table: Mapping[str, C], default: str) -> C:
+        """Return what the table has for a name.
+
+        Raises:
+            ConfigError: The name is none of the table's.
+        """
+        value = self.data.get(key, default)
+        if not isinstance(value, str) or value not in table:
+            one_of = f"one of {', '.join(sorted(table))}"
+            raise self.fault(key, one_of, "No other is computed here; take another checkpoint.")
+        return table[value]
+
+    def check_keys(
+        self, read: Iterable[str], ignored: Mapping[str, str], neutral: Mapping[str, Any]
+    ) -> None:
+        """Refuse every key that nobody reads, and values that change the function.
+
+        Args:
+            read: Keys that the family reads.
+            ignored: Keys that change nothing, each with why.
+            neutral: Keys that change the function unless they have this value.
+
+        Raises:
+            ConfigError: A key is unknown (the nearest known name is offered), or holds another
+                value than the neutral one.
+        """
+        known = {*read, *ignored, *neutral}
+        for key, value in sorted(self.data.items()):
+            if key not in known:
+                near = [
+                    match
+                    for names in (read, known)
+                    for match in difflib.get_close_matches(key, sorted(names), n=1)
+                ]
+                hint = f"Did you mean {near[0]!r}?" if near else "Take a checkpoint without it."
+                raise ConfigError(
+                    f"{self.owner}: {key} is {reprlib.repr(value)}, expected no such key (it may "
+                    f"change the function). {hint}"
+                )
+            if key in neutral and value != neutral[key]:
+                raise self.fault(
+                    key,
+                    f"{neutral[key]!r} (the only supported value)",
+                    "Take a checkpoint without it.",
+                )
+
+    def fault(self, key: str, wanted: str, advice: str) -> ConfigError:
+        """Return the error for a value, to be raised."""
+        given = reprlib.repr(self.data.get(key))
+        return ConfigError(f"{self.owner}: {key} is {given}, expected {wanted}. {advice}")
+
+    def _value(self, key: str, default: float | None, wanted: str) -> Any:
+        value = self.data.get(key, default)
+        if value is None:
+            raise ConfigError(
+                f"{self.owner}: {key} is missing, expected {wanted}. Is the file complete?"
+            )
+        return value
