@@ -91,7 +91,7 @@ def init_shared(
     )
 
 
-def plan_step(
+def begin_shared(
     shared: Pages, length_B: Int[Array, " B"], count_B: Int[Array, " B"], *, T: int
 ) -> tuple[PagePlan, Int[Array, " B"]]:
     """Return the pages for count_B more tokens a row, and the tokens refused for want of pages.

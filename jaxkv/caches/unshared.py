@@ -13,7 +13,7 @@ def init_shared(*, batch: int, capacity: int) -> None:
     """Return None."""
 
 
-def plan_step(
+def begin_shared(
     shared: None, length_B: Int[Array, " B"], count_B: Int[Array, " B"], *, T: int
 ) -> tuple[None, Int[Array, " B"]]:
     """Return nothing, and no token refused."""

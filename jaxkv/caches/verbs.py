@@ -109,7 +109,7 @@ def begin(
     is_open_B = (excess_B == 0) & (cache.overflow_B == 0)
     taken_B = jnp.where(is_open_B, count_B, 0)
     keeper = keeper_of(cache.shared)
-    shared, short_B = keeper.plan_step(cache.shared, length_B, taken_B, T=T)
+    shared, short_B = keeper.begin_shared(cache.shared, length_B, taken_B, T=T)
     taken_B, excess_B = jnp.where(short_B > 0, 0, taken_B), excess_B + short_B
     place_T = jnp.arange(T, dtype=jnp.int32)
     step = Step(

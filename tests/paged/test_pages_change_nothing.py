@@ -132,7 +132,7 @@ def test_a_page_written_while_shared_is_seen(cell, monkeypatch):
     """KV-34: without the copy, rows that were one diverge from their solo runs."""
     ids = ids_of(cell, 14, length=9)
     pages = module(cell, "caches.pages")
-    plan_step = pages.plan_step
+    begin_shared = pages.begin_shared
 
     def assert_duplicates_live_apart():
         subject = new_subject(make_model(cell.twin, cell.model), cell)
@@ -143,7 +143,7 @@ def test_a_page_written_while_shared_is_seen(cell, monkeypatch):
         assert_agree(logits, subject.full(texts)[:, 6:], EXACT, name="logits")
 
     def without_copy(shared, length_B, count_B, *, T):
-        plan, short_B = plan_step(shared, length_B, count_B, T=T)
+        plan, short_B = begin_shared(shared, length_B, count_B, T=T)
         column_C = np.arange(shared.table_BC.shape[1])
         if cell.twin == "torchkv":
             import torch as xp
@@ -158,7 +158,7 @@ def test_a_page_written_while_shared_is_seen(cell, monkeypatch):
         return replace(plan, pages=pages, source_B=none_B, target_B=none_B), short_B
 
     assert_duplicates_live_apart()
-    monkeypatch.setattr(pages, "plan_step", without_copy)
+    monkeypatch.setattr(pages, "begin_shared", without_copy)
 
     with pytest.raises(Disagreement):
         assert_duplicates_live_apart()

@@ -93,7 +93,7 @@ def init_shared(
     return Pages(none, count_A, none.new_zeros(batch), none.new_zeros(()), page_size)
 
 
-def plan_step(
+def begin_shared(
     shared: Pages, length_B: Int[Array, " B"], count_B: Int[Array, " B"], *, T: int
 ) -> tuple[PagePlan, Int[Array, " B"]]:
     """Return the pages for count_B more tokens a row, and the tokens refused for want of pages.

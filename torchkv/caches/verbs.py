@@ -114,7 +114,7 @@ def begin(
     refused_B = (excess_B > 0) | (cache.overflow_B > 0)
     taken_B = count_B.masked_fill(refused_B, 0)
     keeper = keeper_of(cache.shared)
-    shared, short_B = keeper.plan_step(cache.shared, length_B, taken_B, T=T)
+    shared, short_B = keeper.begin_shared(cache.shared, length_B, taken_B, T=T)
     taken_B, excess_B = taken_B.masked_fill(short_B > 0, 0), excess_B + short_B
     place_T = torch.arange(T, dtype=torch.int32, device=length_B.device)
     step = Step(
