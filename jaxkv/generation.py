@@ -87,9 +87,10 @@ def generate(
             not depend on other rows, and a continued cache draws as one long run.
         logprobs: Whether to return the new tokens' log-probabilities.
         capacity: Tokens that a row can hold; by default what the request needs.
-        layout: Of a cache made here, see `caches.init`.
+        layout: Of a cache made here: "contiguous", "paged", or "window" for rings in the layers
+            that have a window.
         slack: Of a cache made here, see `caches.init`.
-        page_size: Of a cache made here with the layout "paged".
+        page_size: Of a paged cache made here, see `caches.init`; None is the layout's own.
         cached: False recomputes the whole text for every token: the comparison that shows what a
             cache saves.
         cache: Earlier tokens to continue from. It still answers as before afterwards, unless

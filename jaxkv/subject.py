@@ -64,9 +64,16 @@ class Subject:
     """
 
     def __init__(
-        self, model: Decoder, *, layout: str = "contiguous", slack: int = 0, name: str | None = None
+        self,
+        model: Decoder,
+        *,
+        layout: str = "contiguous",
+        slack: int = 0,
+        page_size: int | None = None,
+        name: str | None = None,
     ):
-        self.model, self.layout, self.slack = model, layout, slack
+        self.model, self.layout = model, layout
+        self.slack, self.page_size = slack, page_size
         self.info = SubjectInfo(
             name=name or f"jaxkv/{layout}",
             framework="jax",
@@ -126,6 +133,7 @@ class Subject:
             dtype=self.model.dtype,
             slack=self.slack,
             layout=self.layout,
+            **({} if self.page_size is None else {"page_size": self.page_size}),
         )
 
     def step(
@@ -223,6 +231,7 @@ class Subject:
             prompts,
             max_new_tokens=max_new_tokens,
             layout=self.layout,
+            page_size=self.page_size,
             slack=self.slack,
             **options,
         )

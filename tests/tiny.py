@@ -1,7 +1,8 @@
 """The two small models that all tests share, on both twins and every layout.
 
 Sizes are pairwise distinct, so that a swapped axis cannot pass:
-B=4 L=3 D=40 N=6 K=3 G=2 H=18 R=9 F=52 V=97, windows 5 and 8, capacity 44, steps of 1, 8 or 24.
+B=4 L=3 D=40 N=6 K=3 G=2 H=18 R=9 F=52 V=97, windows 5 and 8, capacity 44, steps of 1, 8 or 24,
+pages of 4.
 """
 
 import importlib
@@ -17,6 +18,7 @@ from jaxkv.spec.families import preset
 from jaxkv.spec.random_weights import random_arrays
 
 BATCH, CAPACITY, LONGEST, SLACK = 4, 44, 24, 3
+PAGE = 4
 TWINS = ("jaxkv", "torchkv")
 
 
@@ -66,7 +68,13 @@ class Cell:
 CELLS = tuple(
     Cell(twin, model, layout)
     for twin in TWINS
-    for model, layout in (("reference", "contiguous"), ("llama", "contiguous"), ("llama", "window"))
+    for model, layout in (
+        ("reference", "contiguous"),
+        ("llama", "contiguous"),
+        ("llama", "window"),
+        ("reference", "paged"),
+        ("llama", "paged"),
+    )
 )
 
 
@@ -89,7 +97,9 @@ def make_subject(cell: Cell, dtype: str = "float64", slack: int = SLACK):
 def new_subject(model, cell: Cell, *, slack: int = SLACK):
     """Return a subject with compiled functions of its own: a swapped formula takes effect in it."""
     kind = importlib.import_module(f"{cell.twin}.subject").Subject
-    return kind(model, layout=cell.layout, slack=slack)
+    return kind(
+        model, layout=cell.layout, slack=slack, page_size=PAGE if cell.layout == "paged" else None
+    )
 
 
 def module(cell: Cell, name: str):

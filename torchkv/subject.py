@@ -67,9 +67,11 @@ class Subject:
         *,
         layout: str = "contiguous",
         slack: int = 0,
+        page_size: int | None = None,
         name: str | None = None,
     ):
-        self.model, self.layout, self.slack = model, layout, slack
+        self.model, self.layout = model, layout
+        self.slack, self.page_size = slack, page_size
         offered = "cache chunk rollback gather left_pad right_pad kv capture f64"
         self.info = SubjectInfo(
             name=name or f"torchkv/{layout}",
@@ -108,6 +110,7 @@ class Subject:
                 dtype=self.model.dtype,
                 slack=self.slack,
                 layout=self.layout,
+                **({} if self.page_size is None else {"page_size": self.page_size}),
             )
 
     def step(
@@ -184,6 +187,7 @@ class Subject:
             prompts,
             max_new_tokens=max_new_tokens,
             layout=self.layout,
+            page_size=self.page_size,
             slack=self.slack,
             **options,
         )

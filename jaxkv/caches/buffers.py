@@ -8,7 +8,7 @@ import dataclasses
 import jax
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxkv.caches.layouts import module_of
+from jaxkv.caches.layouts import keeper_of, module_of
 from jaxkv.caches.state import Cache
 from jaxkv.spec.errors import RequestError
 
@@ -53,7 +53,8 @@ def narrow(cache: Cache, *, slots: int) -> Cache:
     if slots >= cache.capacity:
         return cache
     sites = tuple(module_of(site).narrow_site(site, slots=slots) for site in cache.sites)
-    return dataclasses.replace(cache, sites=sites, capacity=slots)
+    shared = keeper_of(cache.shared).narrow_shared(cache.shared, slots=slots)
+    return dataclasses.replace(cache, shared=shared, sites=sites, capacity=slots)
 
 
 def widen(cache: Cache, like: Cache) -> Cache:
@@ -65,7 +66,8 @@ def widen(cache: Cache, like: Cache) -> Cache:
         return cache
     pairs = zip(cache.sites, like.sites, strict=True)
     sites = tuple(module_of(site).widen_site(site, old) for site, old in pairs)
-    return dataclasses.replace(cache, sites=sites, capacity=like.capacity)
+    shared = keeper_of(cache.shared).widen_shared(cache.shared, like.shared)
+    return dataclasses.replace(cache, shared=shared, sites=sites, capacity=like.capacity)
 
 
 def scrub(cache: Cache) -> Cache:
@@ -76,7 +78,8 @@ def scrub(cache: Cache) -> Cache:
     Cost: rewrites the values' buffers once.
     """
     sites = tuple(
-        module_of(site).scrub_site(site, cache.length_B, cache.peak_B) for site in cache.sites
+        module_of(site).scrub_site(site, cache.shared, cache.length_B, cache.peak_B)
+        for site in cache.sites
     )
     return dataclasses.replace(cache, sites=sites)
 
@@ -87,6 +90,7 @@ def poison(cache: Cache) -> Cache:
     A probe, what the cache answers must not change.
     """
     sites = tuple(
-        module_of(site).poison_site(site, cache.length_B, cache.peak_B) for site in cache.sites
+        module_of(site).poison_site(site, cache.shared, cache.length_B, cache.peak_B)
+        for site in cache.sites
     )
     return dataclasses.replace(cache, sites=sites)

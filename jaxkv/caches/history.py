@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.core import Tracer
 from jaxtyping import Array, Int
 
-from jaxkv.caches.layouts import module_of
+from jaxkv.caches.layouts import keeper_of, module_of
 from jaxkv.caches.state import Cache
 from jaxkv.spec.errors import RequestError, RollbackError, ShapeError
 
@@ -43,7 +43,8 @@ def rollback(cache: Cache, length_B: Int[Array, " B"]) -> Cache:
         _check_rollback(length_B, floor_B, cache.length_B)
     off_B = jnp.maximum(jnp.maximum(length_B - cache.length_B, floor_B - length_B), 0)
     kept_B = jnp.where(off_B == 0, length_B, cache.length_B)
-    return Cache(kept_B, cache.peak_B, off_B, cache.shared, cache.sites, cache.capacity)
+    shared = keeper_of(cache.shared).rollback_shared(cache.shared, kept_B)
+    return Cache(kept_B, cache.peak_B, off_B, shared, cache.sites, cache.capacity)
 
 
 def gather(cache: Cache, rows_B: Int[Array, " C"]) -> Cache:
@@ -57,7 +58,7 @@ def gather(cache: Cache, rows_B: Int[Array, " C"]) -> Cache:
         RequestError: A row is out of range.
         Unsupported: The layout stores nothing.
 
-    Cost: copies the rows' buffers.
+    Cost: copies the rows' buffers; of the paged layout only the table.
     """
     batch = cache.length_B.shape[0]
     rows_B = rows_B.astype(jnp.int32)
@@ -74,7 +75,8 @@ def gather(cache: Cache, rows_B: Int[Array, " C"]) -> Cache:
         jnp.take(x_B, rows_B, mode="clip")
         for x_B in (cache.length_B, cache.peak_B, cache.overflow_B)
     )
-    return Cache(length_B, peak_B, overflow_B + off_B, cache.shared, sites, cache.capacity)
+    shared = keeper_of(cache.shared).gather_shared(cache.shared, rows_B)
+    return Cache(length_B, peak_B, overflow_B + off_B, shared, sites, cache.capacity)
 
 
 def fork(cache: Cache) -> Cache:
@@ -97,7 +99,8 @@ def reset(cache: Cache) -> Cache:
     Cost: none; buffers are not rewritten.
     """
     length_B, peak_B, overflow_B = (jnp.zeros_like(cache.length_B) for _ in range(3))
-    return Cache(length_B, peak_B, overflow_B, cache.shared, cache.sites, cache.capacity)
+    shared = keeper_of(cache.shared).reset_shared(cache.shared)
+    return Cache(length_B, peak_B, overflow_B, shared, cache.sites, cache.capacity)
 
 
 def _check_rollback(length_B: Array, floor_B: Array, have_B: Array) -> None:

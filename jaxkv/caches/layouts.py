@@ -3,15 +3,22 @@
 from types import ModuleType
 from typing import Any
 
-from jaxkv.caches import contiguous, uncached, window
+from jaxkv.caches import contiguous, paged, pages, uncached, unshared, window
 from jaxkv.spec.config import Attention
 
-LAYOUTS: dict[str, ModuleType] = {"contiguous": contiguous, "window": window, "uncached": uncached}
+LAYOUTS: dict[str, ModuleType] = {
+    "contiguous": contiguous,
+    "paged": paged,
+    "window": window,
+    "uncached": uncached,
+}
 _MODULE_OF = {
     contiguous.ContiguousSite: contiguous,
+    paged.PagedSite: paged,
     window.WindowSite: window,
     uncached.UncachedSite: uncached,
 }
+_KEEPER_OF = {type(None): unshared, pages.Pages: pages, pages.PagePlan: pages}
 
 
 def module_of(site: Any) -> ModuleType:
@@ -24,3 +31,13 @@ def layout_for(attention: Attention, layout: str) -> ModuleType:
     if layout == "window" and attention.window is None:
         return contiguous
     return LAYOUTS[layout]
+
+
+def keeper_of(shared: Any) -> ModuleType:
+    """Return the module that keeps what all layers share, as a cache or a step has it."""
+    return _KEEPER_OF[type(shared)]
+
+
+def keeper_for(layout: str) -> ModuleType:
+    """Return the module that keeps what all layers of a layout share."""
+    return pages if layout == "paged" else unshared

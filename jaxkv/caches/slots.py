@@ -195,16 +195,26 @@ def check_new(
         ShapeError: Batch, K, H or dtype differ.
     """
     new_k_BTKH, _ = both(k_BTKH, v_BTKH)
-    rows, _, kv_heads, width = new_k_BTKH.shape
-    if keys.shape[1] != width:
-        raise ShapeError(
-            f"attend: k_BTKH has H={width}, the cache has H={keys.shape[1]}. Was the cache made "
-            "for another model?"
-        )
+    check_form(keys, new_k_BTKH)
+    rows, _, kv_heads, _ = new_k_BTKH.shape
     if keys.shape[0] != rows * kv_heads:
         raise ShapeError(
             f"attend: k_BTKH has B*K={rows * kv_heads} lines, the cache has {keys.shape[0]}. "
             "Was the cache made for another batch or model?"
+        )
+
+
+def check_form(keys: Array, new_k_BTKH: Float[Array, "B T K H"]) -> None:
+    """Refuse new keys of another width or dtype than the buffers'.
+
+    Raises:
+        ShapeError: H or dtype differ.
+    """
+    width = new_k_BTKH.shape[3]
+    if keys.shape[1] != width:
+        raise ShapeError(
+            f"attend: k_BTKH has H={width}, the cache has H={keys.shape[1]}. Was the cache made "
+            "for another model?"
         )
     if keys.dtype != new_k_BTKH.dtype:
         raise ShapeError(

@@ -25,7 +25,13 @@ class UncachedSite:
 
 
 def init_site(
-    attention: Attention, *, batch: int, capacity: int, dtype: jnp.dtype, slack: int = 0
+    attention: Attention,
+    *,
+    batch: int,
+    capacity: int,
+    dtype: jnp.dtype,
+    slack: int = 0,
+    shared: None = None,
 ) -> UncachedSite:
     """Return a site that stores nothing."""
     return UncachedSite(attention.num_kv_heads, attention.head_dim)
@@ -138,14 +144,14 @@ def widen_site(site: UncachedSite, old: UncachedSite) -> UncachedSite:
 
 
 def poison_site(
-    site: UncachedSite, length_B: Int[Array, " B"], peak_B: Int[Array, " B"]
+    site: UncachedSite, shared: None, length_B: Int[Array, " B"], peak_B: Int[Array, " B"]
 ) -> UncachedSite:
     """Return the site: there is nothing to poison."""
     return site
 
 
 def scrub_site(
-    site: UncachedSite, length_B: Int[Array, " B"], peak_B: Int[Array, " B"]
+    site: UncachedSite, shared: None, length_B: Int[Array, " B"], peak_B: Int[Array, " B"]
 ) -> UncachedSite:
     """Return the site: there is nothing to scrub."""
     return site

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from jaxkv import ops
-from jaxkv.caches.layouts import LAYOUTS, layout_for, module_of
+from jaxkv.caches.layouts import LAYOUTS, keeper_for, keeper_of, layout_for, module_of
 from jaxkv.caches.state import Bias, Cache, Expand, Rotate, Step
 from jaxkv.spec.config import ModelConfig
 from jaxkv.spec.errors import CapacityError, RequestError, ShapeError
@@ -35,32 +35,33 @@ def init(
         capacity: Tokens that a row can hold, at most config.max_positions.
         dtype: Of keys and values; the model's own.
         slack: By how many tokens a ring can be rolled back once it has wrapped.
-        layout: "contiguous" for all layers; "window" for a ring in each layer that has a window,
-            contiguous in the others.
-        **options: What a layout alone understands; these two understand none.
+        layout: "contiguous" or "paged" for all layers; "window" for a ring in each layer that has
+            a window, contiguous in the others.
+        **options: What a layout alone understands. Paged: `page_size`, tokens of a page, 16 unless
+            given; `pool_pages`, pages that all rows together can hold, as many as `batch` rows of
+            `capacity` tokens need unless given. One more is kept as the trash page.
 
     Raises:
-        RequestError: An option that the layout does not know; batch or capacity below 1, slack
-            below 0, an unknown layout, or float64 while JAX has it off.
-        CapacityError: capacity exceeds the model's positions.
+        RequestError: An option that the layout does not know; batch, capacity or page_size below
+            1, slack below 0, an unknown layout, or float64 while JAX has it off.
+        CapacityError: capacity exceeds the model's positions, or a row's pages the pool.
 
     Cost: allocates the buffers; see each layout's `init_site`.
     """
-    if options:
-        raise RequestError(
-            f"init: layout {layout!r} has no option {sorted(options)[0]!r}. Leave it out."
-        )
     _check_init(config, batch=batch, capacity=capacity, slack=slack, layout=layout)
+    _check_options(layout, options)
     dtype = check_dtype("init", dtype)
+    sizes: dict[str, int] = {"batch": batch, "capacity": capacity}
+    shared = keeper_for(layout).init_shared(**sizes, **options)
     sites = tuple(
         layout_for(layer.attention, layout).init_site(
-            layer.attention, batch=batch, capacity=capacity, dtype=dtype, slack=slack
+            layer.attention, **sizes, dtype=dtype, slack=slack, shared=shared
         )
         for layer in config.layers
     )
     # Three arrays, not one thrice: a cache that is donated must not hold a buffer twice.
     length_B, peak_B, overflow_B = (jnp.zeros((batch,), jnp.int32) for _ in range(3))
-    return Cache(length_B, peak_B, overflow_B, None, sites, capacity)
+    return Cache(length_B, peak_B, overflow_B, shared, sites, capacity)
 
 
 def begin(
@@ -74,9 +75,9 @@ def begin(
 ) -> tuple[Cache, Step]:
     """Return the cache and the plan of one step: T tokens a row, count_B[b] of them real.
 
-    A row without room for its tokens is refused whole: it writes nothing, its outputs are zeros,
-    and the cache that `commit` returns counts the tokens too many in overflow_B. From then on the
-    row takes no tokens until it is rolled back or reset.
+    A row without room for its tokens, in its capacity or in what all rows share, is refused whole:
+    it writes nothing, its outputs are zeros, and the cache that `commit` returns counts the tokens
+    too many in overflow_B. From then on the row takes no tokens until it is rolled back or reset.
 
     Args:
         cache: As the last step left it.
@@ -107,6 +108,9 @@ def begin(
     excess_B = jnp.maximum(beyond_B, 0)
     is_open_B = (excess_B == 0) & (cache.overflow_B == 0)
     taken_B = jnp.where(is_open_B, count_B, 0)
+    keeper = keeper_of(cache.shared)
+    shared, short_B = keeper.begin_shared(cache.shared, length_B, taken_B, T=T)
+    taken_B, excess_B = jnp.where(short_B > 0, 0, taken_B), excess_B + short_B
     place_T = jnp.arange(T, dtype=jnp.int32)
     step = Step(
         length_B=length_B,
@@ -114,7 +118,7 @@ def begin(
         excess_B=excess_B,
         position_BT=length_B[:, None] + place_T,
         valid_BT=place_T < taken_B[:, None],
-        shared=cache.shared,
+        shared=shared,
         fresh=fresh,
         rectangular=rectangular,
         clean=clean,
@@ -169,7 +173,7 @@ def commit(cache: Cache, step: Step, sites: tuple[Any, ...]) -> Cache:
         length_B=length_B,
         peak_B=jnp.maximum(cache.peak_B, length_B),
         overflow_B=cache.overflow_B + step.excess_B,
-        shared=step.shared,
+        shared=keeper_of(step.shared).settle(step.shared),
         sites=sites,
         capacity=cache.capacity,
     )
@@ -184,6 +188,11 @@ def check(cache: Cache) -> None:
     for row, tokens in enumerate(cache.overflow_B.tolist()):
         if tokens > 0:
             held = int(cache.length_B[row])
+            reason = keeper_of(cache.shared).explain(cache.shared, row)
+            if reason is not None:
+                raise CapacityError(
+                    f"check: row {row} was refused {tokens} tokens with {held} held: {reason}"
+                )
             raise CapacityError(
                 f"check: row {row} was refused, {tokens} tokens too many for capacity "
                 f"{cache.capacity} with {held} held. "
@@ -222,3 +231,9 @@ def _check_init(config: ModelConfig, *, batch: int, capacity: int, slack: int, l
             f"init: capacity {capacity} exceeds the model's {config.max_positions} "
             f"positions. Lower it by {over}."
         )
+
+
+def _check_options(layout: str, options: dict[str, Any]) -> None:
+    for name in sorted(options):
+        if name not in keeper_for(layout).OPTIONS:
+            raise RequestError(f"init: layout {layout!r} has no option {name!r}. Leave it out.")

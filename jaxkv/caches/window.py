@@ -28,7 +28,13 @@ class WindowSite:
 
 
 def init_site(
-    attention: Attention, *, batch: int, capacity: int, dtype: jnp.dtype, slack: int = 0
+    attention: Attention,
+    *,
+    batch: int,
+    capacity: int,
+    dtype: jnp.dtype,
+    slack: int = 0,
+    shared: None = None,
 ) -> WindowSite:
     """Return an empty ring of min(W + slack, capacity) slots.
 
@@ -194,7 +200,7 @@ def widen_site(site: WindowSite, old: WindowSite) -> WindowSite:
 
 
 def scrub_site(
-    site: WindowSite, length_B: Int[Array, " B"], peak_B: Int[Array, " B"]
+    site: WindowSite, shared: None, length_B: Int[Array, " B"], peak_B: Int[Array, " B"]
 ) -> WindowSite:
     """Return the ring with values of 0 in every slot that holds no token, or not the one it did."""
     _, intact_BC = _intact(site, length_B, peak_B)
@@ -203,7 +209,7 @@ def scrub_site(
 
 
 def poison_site(
-    site: WindowSite, length_B: Int[Array, " B"], peak_B: Int[Array, " B"]
+    site: WindowSite, shared: None, length_B: Int[Array, " B"], peak_B: Int[Array, " B"]
 ) -> WindowSite:
     """Return the site with NaN in every slot that holds no token, or no longer the one it held."""
     _, intact_BC = _intact(site, length_B, peak_B)

@@ -1,5 +1,6 @@
 """What the compiled loop does to the cache: read from the program, not from a clock."""
 
+import importlib
 from types import SimpleNamespace
 
 import jax
@@ -19,10 +20,19 @@ SLOTS = 128
 LLAMA = CONFIGS["llama"]
 
 
-def program(batch, *, rectangular=True, fresh=True, sampler=None, logprobs=False):
+def program(
+    batch,
+    *,
+    rectangular=True,
+    fresh=True,
+    sampler=None,
+    logprobs=False,
+    slots=SLOTS,
+    layout="contiguous",
+):
     """Return the compiled generation of the tiny llama in float32 with a donated cache."""
     model = make_model("jaxkv", "llama", "float32")
-    cache = caches.init(LLAMA, batch=batch, capacity=SLOTS, dtype="float32")
+    cache = caches.init(LLAMA, batch=batch, capacity=slots, dtype="float32", layout=layout)
     vector = jnp.full(batch, 5, jnp.int32)
     terms = Terms(vector, jnp.zeros_like(vector), jnp.full(4, -1, jnp.int32), sampler)
     arrays = (jnp.zeros((batch, 16), jnp.int32), vector, terms, cache)
@@ -30,7 +40,7 @@ def program(batch, *, rectangular=True, fresh=True, sampler=None, logprobs=False
         params_of(model),
         *arrays,
         config=LLAMA,
-        reach=SLOTS,
+        reach=slots,
         fresh=fresh,
         rectangular=rectangular,
         clean=True,
@@ -71,6 +81,27 @@ def test_a_ragged_step_scatters_in_place(batch):
     for shape in (f"f32[{batch * 3},18,{SLOTS}]", f"f32[{batch * 3},{SLOTS},18]"):
         assert operations["copy", shape] == 0
         assert operations["select", shape] == 0
+
+
+@pytest.mark.parametrize(("batch", "slots"), [(1, 512), (5, 512), (5, 128)])
+@pytest.mark.parametrize("rectangular", [True, False])
+def test_a_step_on_pages_never_copies_or_gathers_a_pool(batch, slots, rectangular):
+    """One tile or a loop over tiles, and the loop that copies shared pages: all in place."""
+    built = program(batch, rectangular=rectangular, slots=slots, layout="paged")
+
+    text = built.compiled.as_text()
+    operations = loop_operations(text)
+
+    lines = 3 * (batch * slots // 16 + 1)
+    for shape in (f"f32[{lines},18,16]", f"f32[{lines},16,18]"):
+        assert operations["scatter", shape] == 3  # one a layer
+        for kind in ("copy", "select", "concatenate", "broadcast", "transpose", "gather"):
+            assert operations[kind, shape] == 0, kind
+    assert "conditional(" not in text
+    buffers = sum(leaf.nbytes for site in built.cache.sites for leaf in jax.tree.leaves(site))
+    analysis = built.compiled.memory_analysis()
+    assert analysis.alias_size_in_bytes >= buffers
+    assert analysis.temp_size_in_bytes < buffers
 
 
 def test_the_same_check_fails_on_a_rank_4_cache_at_batch_1():
@@ -140,8 +171,21 @@ def test_nbytes_equals_the_allocated_arrays_to_the_byte(layout, batch):
     assert caches.nbytes(cache) == sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(cache))
 
 
-def test_no_buffer_occurs_twice_in_a_cache():
-    cache = caches.init(LLAMA, batch=2, capacity=44, dtype="float32", layout="window")
+@pytest.mark.parametrize("twin", ["jaxkv", "torchkv"])
+def test_nbytes_of_pages_counts_pools_table_counts_and_marks(twin):
+    verbs = importlib.import_module(f"{twin}.caches")
+    sizes = {"batch": 4, "capacity": 44, "dtype": "float32", "layout": "paged", "page_size": 5}
+
+    whole, small = verbs.init(LLAMA, **sizes), verbs.init(LLAMA, **sizes, pool_pages=9)
+
+    for cache, pages in ((whole, 4 * 9 + 1), (small, 9 + 1)):
+        pools, marks = 2 * 3 * pages * 3 * 5 * 18 * 4, 3 * 4 * 4
+        assert verbs.nbytes(cache) == pools + 4 * 9 * 4 + pages * 4 + 4 * 4 + 4 + marks
+
+
+@pytest.mark.parametrize("layout", ["window", "paged"])
+def test_no_buffer_occurs_twice_in_a_cache(layout):
+    cache = caches.init(LLAMA, batch=2, capacity=44, dtype="float32", layout=layout)
 
     pointers = [leaf.unsafe_buffer_pointer() for leaf in jax.tree.leaves(cache)]
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from tests.tiny import llama, module
+from tests.tiny import PAGE, llama, module
 
 ROWS, HEADS, KV_HEADS, WIDTH = 2, 6, 3, 18
 
@@ -49,8 +49,10 @@ def attend_in_chunks(cell, config, qkv, sizes, *, rule, capacity=44, layout=None
     """Return the outputs of chunks of the given sizes fed one after the other."""
     caches, array = module(cell, "caches"), arrays_of(cell)
     rows = qkv[0].shape[0]
+    layout = layout or cell.layout
+    options = {"page_size": PAGE} if layout == "paged" else {}
     cache = caches.init(
-        config, batch=rows, capacity=capacity, dtype="float64", layout=layout or cell.layout
+        config, batch=rows, capacity=capacity, dtype="float64", layout=layout, **options
     )
     attend, outs, at = attend_of(cell, rule=rule, bias=bias), [], 0
     for size in sizes:

@@ -89,7 +89,7 @@ def test_a_bucket_longer_than_the_room_left_is_no_overflow(cell):
     assert subject.length(state).tolist() == [15] * BATCH
 
 
-@pytest.mark.parametrize("cell", CELLS, ids=str)
+@pytest.mark.parametrize("cell", [cell for cell in CELLS if cell.layout != "paged"], ids=str)
 def test_nbytes_equals_the_allocated_arrays_to_the_byte(cell):
     caches, subject = module(cell, "caches"), cell.subject
     state = subject.init(BATCH, CAPACITY)

@@ -22,6 +22,10 @@ EXCEPTIONS: dict[str, list[str]] = {
             "class(k_BKSH, v_BKSH) in torchkv"
         ),
         (
+            "caches/paged.py: PagedSite is class(k_YHP, v_YPH, num_kv_heads) in jaxkv, "
+            "class(k_AKPH, v_AKPH) in torchkv"
+        ),
+        (
             "caches/slots.py: attend_slots is (q_BTNH, k_XHS, v_XSH, *, query_BT, key_BS, "
             "valid_BS, rule, clean, bias=) in jaxkv, (q_BTNH, k_BKSH, v_BKSH, *, query_BT, "
             "key_BS, valid_BS, rule, clean, bias=) in torchkv"
@@ -87,6 +91,7 @@ EXCEPTIONS: dict[str, list[str]] = {
         ),
     ],
     "torchkv reads a step's lengths on the host once; under jit they are never known": [
+        "caches/pages.py: PagePlan.copies: torchkv has it, jaxkv not",
         "caches/state.py: Step.oldest: torchkv has it, jaxkv not",
         "caches/state.py: Step.real: torchkv has it, jaxkv not",
         "caches/state.py: Step.spans: torchkv has it, jaxkv not",

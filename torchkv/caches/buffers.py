@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor as Array
 
 from jaxkv.spec.errors import RequestError
-from torchkv.caches.layouts import module_of
+from torchkv.caches.layouts import keeper_of, module_of
 from torchkv.caches.state import Cache, Epoch
 
 
@@ -34,8 +34,10 @@ def read(
 
 def nbytes(cache: Cache) -> int:
     """Return the bytes of all tensors of the cache: buffers, lengths, marks."""
-    nodes: tuple[Any, ...] = (cache, *cache.sites)
-    held = [x for node in nodes for x in vars(node).values() if isinstance(x, Array)]
+    nodes: tuple[Any, ...] = (cache, cache.shared, *cache.sites)
+    held = [
+        x for node in nodes if node is not None for x in vars(node).values() if isinstance(x, Array)
+    ]
     return sum(x.numel() * x.element_size() for x in held)
 
 
@@ -54,7 +56,8 @@ def narrow(cache: Cache, *, slots: int) -> Cache:
     if slots >= cache.capacity:
         return cache
     sites = tuple(module_of(site).narrow_site(site, slots=slots) for site in cache.sites)
-    return dataclasses.replace(cache, sites=sites, capacity=slots)
+    shared = keeper_of(cache.shared).narrow_shared(cache.shared, slots=slots)
+    return dataclasses.replace(cache, shared=shared, sites=sites, capacity=slots)
 
 
 def widen(cache: Cache, like: Cache) -> Cache:
@@ -74,7 +77,10 @@ def widen(cache: Cache, like: Cache) -> Cache:
         epoch = like.epoch.next().settle()
     pairs = zip(cache.sites, like.sites, strict=True)
     sites = tuple(module_of(site).widen_site(site, old) for site, old in pairs)
-    return dataclasses.replace(cache, sites=sites, capacity=like.capacity, epoch=epoch)
+    shared = keeper_of(cache.shared).widen_shared(cache.shared, like.shared)
+    return dataclasses.replace(
+        cache, shared=shared, sites=sites, capacity=like.capacity, epoch=epoch
+    )
 
 
 def scrub(cache: Cache) -> Cache:
@@ -91,7 +97,7 @@ def scrub(cache: Cache) -> Cache:
     """
     cache.epoch.check("scrub", "cache")
     for site in cache.sites:
-        module_of(site).scrub_site(site, cache.length_B, cache.peak_B)
+        module_of(site).scrub_site(site, cache.shared, cache.length_B, cache.peak_B)
     return dataclasses.replace(cache, epoch=cache.epoch.next().settle())
 
 
@@ -107,6 +113,7 @@ def poison(cache: Cache) -> Cache:
     """
     cache.epoch.check("poison", "cache")
     sites = tuple(
-        module_of(site).poison_site(site, cache.length_B, cache.peak_B) for site in cache.sites
+        module_of(site).poison_site(site, cache.shared, cache.length_B, cache.peak_B)
+        for site in cache.sites
     )
     return dataclasses.replace(cache, sites=sites, epoch=Epoch())

@@ -26,7 +26,13 @@ class ContiguousSite:
 
 
 def init_site(
-    attention: Attention, *, batch: int, capacity: int, dtype: torch.dtype, slack: int = 0
+    attention: Attention,
+    *,
+    batch: int,
+    capacity: int,
+    dtype: torch.dtype,
+    slack: int = 0,
+    shared: None = None,
 ) -> ContiguousSite:
     """Return empty buffers; `slack` is not needed, every length can be rolled back to.
 
@@ -168,7 +174,7 @@ def widen_site(site: ContiguousSite, old: ContiguousSite) -> ContiguousSite:
 
 
 def scrub_site(
-    site: ContiguousSite, length_B: Int[Array, " B"], peak_B: Int[Array, " B"]
+    site: ContiguousSite, shared: None, length_B: Int[Array, " B"], peak_B: Int[Array, " B"]
 ) -> ContiguousSite:
     """Return the site with 0 in every slot that holds no token, in place."""
     _, valid_BS = _places(length_B, 0, site.k_BKSH.shape[2])
@@ -178,7 +184,7 @@ def scrub_site(
 
 
 def poison_site(
-    site: ContiguousSite, length_B: Int[Array, " B"], peak_B: Int[Array, " B"]
+    site: ContiguousSite, shared: None, length_B: Int[Array, " B"], peak_B: Int[Array, " B"]
 ) -> ContiguousSite:
     """Return a copy of the site with NaN in every slot that holds no token."""
     _, valid_BS = _places(length_B, 0, site.k_BKSH.shape[2])

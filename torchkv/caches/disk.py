@@ -80,17 +80,19 @@ def load(path: str | Path, like: Cache, *, identity: str = "") -> Cache:
             f"load: {path} is damaged or no safetensors file ({error}). Save the cache again."
         ) from error
     marks = {name: array for name, array in arrays.items() if "." not in name}
+    shared = None if like.shared is None else _rebuild(like.shared, "shared.", arrays)
     sites = tuple(_rebuild(site, f"sites.{i}.", arrays) for i, site in enumerate(like.sites))
-    return Cache(**marks, shared=like.shared, sites=sites, capacity=like.capacity)
+    return Cache(**marks, shared=shared, sites=sites, capacity=like.capacity)
 
 
-def _rebuild(site: Any, prefix: str, arrays: dict[str, Array]) -> Any:
+def _rebuild(node: Any, prefix: str, arrays: dict[str, Array]) -> Any:
     mine = {name: array for name, array in arrays.items() if name.startswith(prefix)}
-    return dataclasses.replace(site, **{n.removeprefix(prefix): a for n, a in mine.items()})
+    return dataclasses.replace(node, **{n.removeprefix(prefix): a for n, a in mine.items()})
 
 
 def _named(cache: Cache) -> dict[str, Array]:
     nodes = {"": cache} | {f"sites.{i}.": site for i, site in enumerate(cache.sites)}
+    nodes |= {} if cache.shared is None else {"shared.": cache.shared}
     return {
         prefix + name: value
         for prefix, node in nodes.items()
@@ -104,13 +106,14 @@ def _describe(cache: Cache) -> str:
         name: [str(array.dtype).removeprefix("torch."), list(array.shape)]
         for name, array in _named(cache).items()
     }
-    tree = ", ".join(_form(site) for site in cache.sites)
+    held = [] if cache.shared is None else [cache.shared]
+    tree = ", ".join(_form(node) for node in (*held, *cache.sites))
     return json.dumps({"capacity": cache.capacity, "tree": tree, "arrays": arrays})
 
 
-def _form(site: Any) -> str:
-    sizes = {name: value for name, value in vars(site).items() if not isinstance(value, Array)}
-    return f"{type(site).__name__}({', '.join(f'{n}={v}' for n, v in sizes.items())})"
+def _form(node: Any) -> str:
+    sizes = {name: value for name, value in vars(node).items() if not isinstance(value, Array)}
+    return f"{type(node).__name__}({', '.join(f'{n}={v}' for n, v in sizes.items())})"
 
 
 def _check_metadata(metadata: dict[str, str], like: Cache, identity: str) -> None:

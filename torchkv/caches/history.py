@@ -11,8 +11,8 @@ from jaxtyping import Int
 from torch import Tensor as Array
 
 from jaxkv.spec.errors import RequestError, RollbackError, ShapeError
-from torchkv.caches.layouts import module_of
-from torchkv.caches.state import Cache
+from torchkv.caches.layouts import keeper_of, module_of
+from torchkv.caches.state import Cache, Epoch
 
 
 def rollback(cache: Cache, length_B: Int[Array, " B"]) -> Cache:
@@ -42,8 +42,9 @@ def rollback(cache: Cache, length_B: Int[Array, " B"]) -> Cache:
     length_B = length_B.to(torch.int32, copy=True)
     floors = [module_of(site).floor(site, cache) for site in cache.sites]
     _check_rollback(length_B, torch.stack(floors).amax(0), cache.length_B)
+    shared = keeper_of(cache.shared).rollback_shared(cache.shared, length_B)
     return dataclasses.replace(
-        cache, length_B=length_B, overflow_B=torch.zeros_like(cache.overflow_B)
+        cache, length_B=length_B, overflow_B=torch.zeros_like(cache.overflow_B), shared=shared
     )
 
 
@@ -52,13 +53,14 @@ def gather(cache: Cache, rows_B: Int[Array, " C"]) -> Cache:
 
     Rows may repeat, be left out, or change in number.
 
-    It has buffers of its own; the one passed in stays in use.
+    It has buffers of its own, and the one passed in stays in use; but a paged cache shares its
+    pages with the one passed in, and the next step of either consumes the other.
 
     Raises:
         RequestError: A row is out of range, or the cache was consumed.
         Unsupported: The layout stores nothing.
 
-    Cost: copies the rows' buffers.
+    Cost: copies the rows' buffers; of the paged layout only the table.
     """
     cache.epoch.check("gather", "cache")
     batch = cache.length_B.shape[0]
@@ -74,7 +76,10 @@ def gather(cache: Cache, rows_B: Int[Array, " C"]) -> Cache:
         mark_B.index_select(0, rows_B)
         for mark_B in (cache.length_B, cache.peak_B, cache.overflow_B)
     )
-    return Cache(length_B, peak_B, overflow_B, cache.shared, sites, cache.capacity)
+    shared = keeper_of(cache.shared).gather_shared(cache.shared, rows_B)
+    in_place = any(new is old for new, old in zip(sites, cache.sites, strict=True))
+    epoch = cache.epoch if in_place else Epoch()
+    return Cache(length_B, peak_B, overflow_B, shared, sites, cache.capacity, epoch)
 
 
 def fork(cache: Cache) -> Cache:
@@ -90,7 +95,8 @@ def fork(cache: Cache) -> Cache:
     length_B, peak_B, overflow_B = (
         mark_B.clone() for mark_B in (cache.length_B, cache.peak_B, cache.overflow_B)
     )
-    return Cache(length_B, peak_B, overflow_B, cache.shared, sites, cache.capacity)
+    shared = None if cache.shared is None else _copy(cache.shared)
+    return Cache(length_B, peak_B, overflow_B, shared, sites, cache.capacity)
 
 
 def reset(cache: Cache) -> Cache:
@@ -107,12 +113,18 @@ def reset(cache: Cache) -> Cache:
     """
     cache.epoch.check("reset", "cache")
     length_B, peak_B, overflow_B = (torch.zeros_like(cache.length_B) for _ in range(3))
-    return dataclasses.replace(cache, length_B=length_B, peak_B=peak_B, overflow_B=overflow_B)
+    return dataclasses.replace(
+        cache,
+        length_B=length_B,
+        peak_B=peak_B,
+        overflow_B=overflow_B,
+        shared=keeper_of(cache.shared).reset_shared(cache.shared),
+    )
 
 
-def _copy(site: Any) -> Any:
-    buffers = {name: x.clone() for name, x in vars(site).items() if isinstance(x, Array)}
-    return dataclasses.replace(site, **buffers)
+def _copy(node: Any) -> Any:
+    arrays = {name: x.clone() for name, x in vars(node).items() if isinstance(x, Array)}
+    return dataclasses.replace(node, **arrays)
 
 
 def _check_rollback(length_B: Array, floor_B: Array, have_B: Array) -> None:

@@ -33,7 +33,13 @@ class WindowSite:
 
 
 def init_site(
-    attention: Attention, *, batch: int, capacity: int, dtype: torch.dtype, slack: int = 0
+    attention: Attention,
+    *,
+    batch: int,
+    capacity: int,
+    dtype: torch.dtype,
+    slack: int = 0,
+    shared: None = None,
 ) -> WindowSite:
     """Return an empty ring of min(W + slack, capacity) slots.
 
@@ -175,7 +181,7 @@ def widen_site(site: WindowSite, old: WindowSite) -> WindowSite:
 
 
 def scrub_site(
-    site: WindowSite, length_B: Int[Array, " B"], peak_B: Int[Array, " B"]
+    site: WindowSite, shared: None, length_B: Int[Array, " B"], peak_B: Int[Array, " B"]
 ) -> WindowSite:
     """Return the ring with 0 in every slot that no later query can see, in place."""
     needed_BC = _needed(site, length_B, peak_B)
@@ -185,7 +191,7 @@ def scrub_site(
 
 
 def poison_site(
-    site: WindowSite, length_B: Int[Array, " B"], peak_B: Int[Array, " B"]
+    site: WindowSite, shared: None, length_B: Int[Array, " B"], peak_B: Int[Array, " B"]
 ) -> WindowSite:
     """Return a copy of the ring with NaN in every slot that no later query can see."""
     k_BKCH, v_BKCH = slots.poison(site.k_BKCH, site.v_BKCH, _needed(site, length_B, peak_B))

@@ -1,0 +1,331 @@
+"""The paged layout: a pool of pages a layer, and one table for all layers that says whose they are.
+
+Token number p of a row stands in slot p mod P of the page in column p // P of the row's table line.
+The bookkeeping stands in `pages`; here is what a layer does with it. Keys are kept as (A*K, H, P),
+values as (A*K, P, H): a line is one page and head.
+
+Letters: B rows, T new tokens, N query heads, K key/value heads, H head width, P page size, A pages
+of the pool, Y = A*K lines, C columns of the table, J pages of a tile, S = J*P slots of a tile, X =
+B*K, M = T*G grouped queries.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from jaxkv import ops
+from jaxkv.caches import slots
+from jaxkv.caches.pages import PagePlan, Pages, filled_slots
+from jaxkv.caches.state import Bias, Cache, Expand, Rotate, Step
+from jaxkv.pytree import pytree, static
+from jaxkv.spec.config import Attention
+from jaxkv.spec.errors import ShapeError
+
+# Tokens that are read at once: enough for a product that pays, few enough to stay in a CPU's cache.
+TILE = 256
+
+
+@pytree
+class PagedSite:
+    """One attention's pool; slots without a token and the trash page, number 0, are never read."""
+
+    k_YHP: Float[Array, "Y H P"]
+    v_YPH: Float[Array, "Y P H"]
+    num_kv_heads: int = static()
+
+
+def init_site(
+    attention: Attention,
+    *,
+    batch: int,
+    capacity: int,
+    dtype: jnp.dtype,
+    slack: int = 0,
+    shared: Any = None,
+) -> PagedSite:
+    """Return an empty pool for the pages of `shared`; every length can be rolled back to.
+
+    Cost: allocates 2 * pages * K * page_size * H elements, the trash page among them.
+    """
+    kv_heads, width, size = attention.num_kv_heads, attention.head_dim, shared.page_size
+    lines = shared.count_A.shape[0] * kv_heads
+    return PagedSite(
+        jnp.zeros((lines, width, size), dtype), jnp.zeros((lines, size, width), dtype), kv_heads
+    )
+
+
+def check(
+    site: PagedSite,
+    k_BTKH: Float[Array, "B T K _"] | None,
+    v_BTKH: Float[Array, "B T K _"] | None,
+    *,
+    rule: ops.Rule,
+) -> None:
+    """Refuse what this site was not made for.
+
+    Raises:
+        Unsupported: Keys or values are missing.
+        ShapeError: K, H or dtype differ.
+    """
+    new_k_BTKH, _ = slots.both(k_BTKH, v_BTKH)
+    given, have = new_k_BTKH.shape[2], site.num_kv_heads
+    if given != have:
+        raise ShapeError(
+            f"attend: k_BTKH has K={given}, the cache has K={have}. Was the cache made for another "
+            "model?"
+        )
+    slots.check_form(site.k_YHP, new_k_BTKH)
+
+
+def attend(
+    site: PagedSite,
+    step: Step,
+    q_BTNH: Float[Array, "B T N H"],
+    k_BTKH: Float[Array, "B T K H"],
+    v_BTKH: Float[Array, "B T K H"],
+    *,
+    rule: ops.Rule,
+    rotate: Rotate | None = None,
+    bias: Bias | None = None,
+    expand: Expand | None = None,
+) -> tuple[Float[Array, "B T N H"], PagedSite]:
+    """Return the attention output of T new tokens, and the pool with their keys and values written.
+
+    Shared pages that the step writes to are copied first, as `begin` planned. Then tile after tile
+    of pages is read, from the oldest that a query sees to the longest row's last, and the softmax
+    is carried along (running maximum and sum), so that no whole row is ever gathered.
+
+    Args:
+        site: One attention's pool.
+        step: From `begin`; its `shared` is a `PagePlan`.
+        q_BTNH: Queries, not rotated.
+        k_BTKH: Keys, not rotated. Same dtype as the site.
+        v_BTKH: Values.
+        rule: Scale, soft cap, window; static.
+        rotate: Applied to queries and keys with their positions; None for learned positions.
+        bias: Addend of the scores from query and key positions.
+        expand: For latent attention; not offered here yet.
+
+    Raises:
+        ShapeError: K, H or dtype differ from the site (at trace time under jit); see
+            `caches.attend`.
+
+    Not checked here: that the rows have their pages; `begin` refuses those that do not.
+    Cost: writes 2*B*T*K*H elements and the copied pages; reads the used tiles, or nothing but the
+    new tokens when the step is fresh.
+    Source: paged attention (Kwon et al. 2023), online softmax (Milakov and Gimelshein 2018).
+    """
+    if rotate is not None:
+        q_BTNH, k_BTKH = rotate(q_BTNH, step.position_BT), rotate(k_BTKH, step.position_BT)
+    plan: PagePlan = step.shared
+    if not step.fresh:
+        site = _copy_pages(site, plan)
+    site = _write(site, step, plan.pages, k_BTKH, v_BTKH)
+    if step.fresh:
+        out = slots.attend_fresh(
+            q_BTNH,
+            k_BTKH,
+            v_BTKH,
+            position_BT=step.position_BT,
+            valid_BT=step.valid_BT,
+            rule=rule,
+            bias=bias,
+        )
+        return out, site
+    return _attend_tiles(site, step, plan.pages, q_BTNH, rule, bias), site
+
+
+def fault(site: PagedSite, cache: Cache) -> str | None:
+    """Return what of the site does not fit its cache, or None: pages, and values beside keys."""
+    keys, values, pages = site.k_YHP, site.v_YPH, cache.shared
+    lines, width, size = keys.shape
+    columns = pages.table_BC.shape[1]
+    if columns * size < cache.capacity:
+        return f"has {columns} pages of {size} a row, the cache has capacity {cache.capacity}"
+    if lines != pages.count_A.shape[0] * site.num_kv_heads or size != pages.page_size:
+        return (
+            f"has {lines} lines of {size}, the table is for {pages.count_A.shape[0]} pages of "
+            f"{pages.page_size} and {site.num_kv_heads} heads"
+        )
+    if values.shape != (lines, size, width) or values.dtype != keys.dtype:
+        return f"has values {values.dtype}{values.shape} beside keys {keys.dtype}{keys.shape}"
+    return None
+
+
+def read(
+    site: PagedSite, shared: Pages, length_B: Int[Array, " B"], peak_B: Int[Array, " B"]
+) -> tuple[Float[Array, "B S K H"], Float[Array, "B S K H"], Int[Array, "B S"], Bool[Array, "B S"]]:
+    """Return keys, values, the position of each slot, and which slots hold a token.
+
+    In the order of the text, all columns of the table: a probe for tests and crosscheck.
+    """
+    rows, columns = shared.table_BC.shape
+    k_XHS, v_XSH = _tile(site, shared.table_BC)
+    k_BSKH, v_BSKH = slots.by_row(k_XHS, v_XSH, rows=rows)
+    key_S = jnp.arange(columns * shared.page_size, dtype=jnp.int32)
+    key_BS = jnp.broadcast_to(key_S, (rows, key_S.shape[0]))
+    return k_BSKH, v_BSKH, key_BS, key_BS < length_B[:, None]
+
+
+def floor(site: PagedSite, cache: Cache) -> Int[Array, " B"]:
+    """Return the shortest length that each row can be rolled back to: always 0."""
+    return jnp.zeros_like(cache.length_B)
+
+
+def gather_site(site: PagedSite, rows_B: Int[Array, " C"], *, batch: int) -> PagedSite:
+    """Return the site: rows are lines of the table, no page is moved or copied."""
+    return site
+
+
+def narrow_site(site: PagedSite, *, slots: int) -> PagedSite:
+    """Return the site: the table is what gets narrower."""
+    return site
+
+
+def widen_site(site: PagedSite, old: PagedSite) -> PagedSite:
+    """Return the site, see `narrow_site`."""
+    return site
+
+
+@jax.jit
+def scrub_site(
+    site: PagedSite, shared: Pages, length_B: Int[Array, " B"], peak_B: Int[Array, " B"]
+) -> PagedSite:
+    """Return the site with values of 0 in every slot of the pool that holds no token."""
+    filled_YP = jnp.repeat(filled_slots(shared, length_B), site.num_kv_heads, axis=0)
+    values = jnp.where(filled_YP[:, :, None], site.v_YPH, 0)
+    return PagedSite(site.k_YHP, values, site.num_kv_heads)
+
+
+@jax.jit
+def poison_site(
+    site: PagedSite, shared: Pages, length_B: Int[Array, " B"], peak_B: Int[Array, " B"]
+) -> PagedSite:
+    """Return the site with NaN in every slot of the pool that holds no token, trash page too."""
+    filled_YP = jnp.repeat(filled_slots(shared, length_B), site.num_kv_heads, axis=0)
+    return PagedSite(
+        jnp.where(filled_YP[:, None, :], site.k_YHP, jnp.nan),
+        jnp.where(filled_YP[:, :, None], site.v_YPH, jnp.nan),
+        site.num_kv_heads,
+    )
+
+
+def _copy_pages(site: PagedSite, plan: PagePlan) -> PagedSite:
+    # A loop of as many trips as there are rows up to the last that copies, most often none: a
+    # `cond` would copy the pool. Rows that copy nothing copy the trash page onto itself.
+    kv_heads, rows = site.num_kv_heads, plan.source_B.shape[0]
+    trips = jnp.max(jnp.where(plan.target_B > 0, jnp.arange(1, rows + 1, dtype=jnp.int32), 0))
+
+    def copy(row: Array, buffers: tuple[Array, Array]) -> tuple[Array, Array]:
+        source, target = plan.source_B[row] * kv_heads, plan.target_B[row] * kv_heads
+        k, v = (
+            jax.lax.dynamic_update_slice_in_dim(
+                x, jax.lax.dynamic_slice_in_dim(x, source, kv_heads), target, axis=0
+            )
+            for x in buffers
+        )
+        return k, v
+
+    k_YHP, v_YPH = jax.lax.fori_loop(jnp.int32(0), trips, copy, (site.k_YHP, site.v_YPH))
+    return PagedSite(k_YHP, v_YPH, kv_heads)
+
+
+def _write(site: PagedSite, step: Step, pages: Pages, k_BTKH: Array, v_BTKH: Array) -> PagedSite:
+    size, columns = pages.page_size, pages.table_BC.shape[1]
+    lines, kv_heads = site.k_YHP.shape[0], site.num_kv_heads
+    column_BT = jnp.minimum(step.position_BT // size, columns - 1)
+    page_BT = jnp.take_along_axis(pages.table_BC, column_BT, axis=1)
+    head_K = jnp.arange(kv_heads, dtype=jnp.int32)
+    line_BTK = page_BT[:, :, None] * kv_heads + head_K
+    line_BTK = jnp.where(step.valid_BT[:, :, None], line_BTK, lines)
+    slot_BT1 = (step.position_BT % size)[:, :, None]
+    k_BTKH, v_BTKH = k_BTKH.astype(site.k_YHP.dtype), v_BTKH.astype(site.v_YPH.dtype)
+    return PagedSite(
+        site.k_YHP.at[line_BTK, :, slot_BT1].set(k_BTKH, mode="drop"),
+        site.v_YPH.at[line_BTK, slot_BT1].set(v_BTKH, mode="drop"),
+        kv_heads,
+    )
+
+
+def _tile(site: PagedSite, page_BJ: Array) -> tuple[Array, Array]:
+    (rows, count), kv_heads = page_BJ.shape, site.num_kv_heads
+    _, width, size = site.k_YHP.shape
+    line_BKJ = page_BJ[:, None, :] * kv_heads + jnp.arange(kv_heads, dtype=jnp.int32)[:, None]
+    k_BKJHP, v_BKJPH = (
+        x.at[line_BKJ].get(mode="promise_in_bounds") for x in (site.k_YHP, site.v_YPH)
+    )
+    lines = rows * kv_heads
+    k_XHJP = k_BKJHP.reshape(lines, count, width, size).swapaxes(1, 2)
+    return k_XHJP.reshape(lines, width, count * size), v_BKJPH.reshape(lines, count * size, width)
+
+
+def _attend_tiles(
+    site: PagedSite, step: Step, pages: Pages, q_BTNH: Array, rule: ops.Rule, bias: Bias | None
+) -> Array:
+    rows, tokens, heads, width = q_BTNH.shape
+    size, columns, kv_heads = pages.page_size, pages.table_BC.shape[1], site.num_kv_heads
+    each = min(max(1, TILE // size), columns)
+    tiles = -(-columns // each)
+    table_BC = jnp.pad(pages.table_BC, ((0, 0), (0, tiles * each - columns)))
+    q_XMH = ops.group_queries(q_BTNH, kv_heads)
+    end_B1 = (step.length_B + step.count_B)[:, None]
+    spread = {"num_kv_heads": kv_heads, "groups": heads // kv_heads}
+
+    def add(tile: Any, state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        out_XMH, peak_XM, total_XM = state
+        page_BJ = jax.lax.dynamic_slice_in_dim(table_BC, tile * each, each, axis=1)
+        k_XHS, v_XSH = _tile(site, page_BJ)
+        key_S = tile * (each * size) + jnp.arange(each * size, dtype=jnp.int32)
+        key_BS = jnp.broadcast_to(key_S, (rows, each * size))
+        valid_BS = key_BS < end_B1
+        if not step.clean:
+            v_XSH = slots.scrub_values(v_XSH, valid_BS)
+        score_XMS = ops.score(q_XMH, k_XHS, rule=rule)
+        if bias is not None:
+            bias_BNTS = bias(step.position_BT, key_BS)
+            slots.check_bias(bias_BNTS, expected=(rows, heads, tokens, each * size))
+            score_XMS = score_XMS + ops.group_bias(bias_BNTS, num_kv_heads=kv_heads)
+        visible_BTS = ops.is_visible(step.position_BT, key_BS, valid_BS, rule=rule)
+        visible_XMS = ops.spread(visible_BTS, **spread)
+        masked_XMS = jnp.where(visible_XMS, score_XMS, jnp.finfo(score_XMS.dtype).min)
+        new_peak_XM = jnp.maximum(peak_XM, jnp.max(masked_XMS, axis=-1))
+        weight_XMS = jnp.where(visible_XMS, jnp.exp(masked_XMS - new_peak_XM[:, :, None]), 0)
+        shrink_XM = jnp.exp(peak_XM - new_peak_XM)
+        part_XMH = jnp.einsum(
+            "XMS,XSH->XMH",
+            weight_XMS.astype(v_XSH.dtype),
+            v_XSH,
+            preferred_element_type=out_XMH.dtype,
+        )
+        return (
+            out_XMH * shrink_XM[:, :, None] + part_XMH,
+            new_peak_XM,
+            total_XM * shrink_XM + jnp.sum(weight_XMS, axis=-1),
+        )
+
+    dtype = ops.wide(q_BTNH.dtype)
+    queries = q_XMH.shape[:2]
+    state = (
+        jnp.zeros((*queries, width), dtype),
+        jnp.full(queries, jnp.finfo(dtype).min, dtype),
+        jnp.zeros(queries, dtype),
+    )
+    if tiles == 1:
+        out_XMH, _, total_XM = add(jnp.int32(0), state)
+    else:
+        span = _used_tiles(step, rule, each * size)
+        out_XMH, _, total_XM = jax.lax.fori_loop(*span, add, state)
+    out_XMH = out_XMH / jnp.where(total_XM > 0, total_XM, 1)[:, :, None]
+    return ops.ungroup(out_XMH.astype(site.v_YPH.dtype), rows=rows, tokens=tokens)
+
+
+def _used_tiles(step: Step, rule: ops.Rule, width: int) -> tuple[Array, Array]:
+    takes_B = step.count_B > 0
+    end = jnp.max(jnp.where(takes_B, step.length_B + step.count_B, 0))
+    first = jnp.zeros((), jnp.int32)
+    if rule.window is not None:
+        oldest = jnp.min(jnp.where(takes_B, step.length_B, jnp.iinfo(jnp.int32).max))
+        first = jnp.maximum(oldest - (rule.window - 1), 0)
+    return first // width, (end + (width - 1)) // width

@@ -1,0 +1,269 @@
+"""The paged layout: a pool of pages a layer, and one table for all layers that says whose they are.
+
+Token number p of a row stands in slot p mod P of the page in column p // P of the row's table line.
+The bookkeeping stands in `pages`; here is what a layer does with it. Writing is in place.
+
+Letters: B rows, T new tokens, N query heads, K key/value heads, H head width, P page size, A pages
+of the pool, C columns of the table, J pages of a tile, S = J*P slots of a tile, M = G*T grouped
+queries, R real tokens of all rows.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor as Array
+
+from jaxkv.spec.config import Attention
+from jaxkv.spec.errors import ShapeError
+from torchkv import ops
+from torchkv.caches import slots
+from torchkv.caches.pages import PagePlan, Pages, filled_slots
+from torchkv.caches.state import Bias, Cache, Expand, Rotate, Step
+
+# Tokens that are read at once: enough for a product that pays, few enough to stay in a CPU's cache.
+TILE = 256
+
+
+@dataclass(frozen=True)
+class PagedSite:
+    """One attention's pool; slots without a token and the trash page, number 0, are never read."""
+
+    k_AKPH: Float[Array, "A K P H"]
+    v_AKPH: Float[Array, "A K P H"]
+
+
+def init_site(
+    attention: Attention,
+    *,
+    batch: int,
+    capacity: int,
+    dtype: torch.dtype,
+    slack: int = 0,
+    shared: Any = None,
+) -> PagedSite:
+    """Return an empty pool for the pages of `shared`; every length can be rolled back to.
+
+    Cost: allocates 2 * pages * K * page_size * H elements, the trash page among them.
+    """
+    pages, size = shared.count_A.shape[0], shared.page_size
+    shape = (pages, attention.num_kv_heads, size, attention.head_dim)
+    return PagedSite(torch.zeros(shape, dtype=dtype), torch.zeros(shape, dtype=dtype))
+
+
+def check(
+    site: PagedSite,
+    k_BTKH: Float[Array, "B T K _"] | None,
+    v_BTKH: Float[Array, "B T K _"] | None,
+    *,
+    rule: ops.Rule,
+) -> None:
+    """Refuse what this site was not made for.
+
+    Raises:
+        Unsupported: Keys or values are missing.
+        ShapeError: K, H or dtype differ.
+    """
+    new_k_BTKH, _ = slots.both(k_BTKH, v_BTKH)
+    given, have = new_k_BTKH.shape[2], site.k_AKPH.shape[1]
+    if given != have:
+        raise ShapeError(
+            f"attend: k_BTKH has K={given}, the cache has K={have}. Was the cache made for another "
+            "model?"
+        )
+    slots.check_form(site.k_AKPH, new_k_BTKH)
+
+
+def attend(
+    site: PagedSite,
+    step: Step,
+    q_BTNH: Float[Array, "B T N H"],
+    k_BTKH: Float[Array, "B T K H"],
+    v_BTKH: Float[Array, "B T K H"],
+    *,
+    rule: ops.Rule,
+    rotate: Rotate | None = None,
+    bias: Bias | None = None,
+    expand: Expand | None = None,
+) -> tuple[Float[Array, "B T N H"], PagedSite]:
+    """Return the attention output of T new tokens, and the pool, written in place.
+
+    Shared pages that the step writes to are copied first, as `begin` planned. Then tile after tile
+    of pages is read, from the oldest that a query sees to the longest row's last, and the softmax
+    is carried along (running maximum and sum), so that no whole row is ever gathered.
+
+    Args:
+        site: One attention's pool, written in place.
+        step: From `begin`; its `shared` is a `PagePlan`.
+        q_BTNH: Queries, not rotated.
+        k_BTKH: Keys, not rotated. Same dtype as the site.
+        v_BTKH: Values.
+        rule: Scale, soft cap, window; static.
+        rotate: Applied to queries and keys with their positions; None for learned positions.
+        bias: Addend of the scores from query and key positions.
+        expand: For latent attention; not offered here yet.
+
+    Raises:
+        ShapeError: K, H or dtype differ from the site; see `caches.attend`.
+
+    Not checked here: that the rows have their pages; `begin` refuses those that do not.
+    Cost: writes 2*B*T*K*H elements and the copied pages; reads the used tiles, or nothing but the
+    new tokens when the step is fresh.
+    Source: paged attention (Kwon et al. 2023), online softmax (Milakov and Gimelshein 2018).
+    """
+    if rotate is not None:
+        q_BTNH, k_BTKH = rotate(q_BTNH, step.position_BT), rotate(k_BTKH, step.position_BT)
+    plan: PagePlan = step.shared
+    _copy_pages(site, plan)
+    _write(site, step, plan.pages, k_BTKH, v_BTKH)
+    if step.fresh:
+        out_BTNH = slots.attend_fresh(
+            q_BTNH,
+            k_BTKH,
+            v_BTKH,
+            position_BT=step.position_BT,
+            valid_BT=step.valid_BT,
+            rule=rule,
+            bias=bias,
+        )
+        return out_BTNH, site
+    return _attend_tiles(site, step, plan.pages, q_BTNH, rule, bias), site
+
+
+def fault(site: PagedSite, cache: Cache) -> str | None:
+    """Return what of the site does not fit its cache, or None: pages, and values beside keys."""
+    keys, values, pages = site.k_AKPH, site.v_AKPH, cache.shared
+    total, size, columns = keys.shape[0], keys.shape[2], pages.table_BC.shape[1]
+    if columns * size < cache.capacity:
+        return f"has {columns} pages of {size} a row, the cache has capacity {cache.capacity}"
+    if (total, size) != (len(pages.count_A), pages.page_size):
+        return (
+            f"has {total} pages of {size}, the table is for {len(pages.count_A)} pages of "
+            f"{pages.page_size}"
+        )
+    if values.shape != keys.shape or values.dtype != keys.dtype:
+        beside = f"{values.dtype}{tuple(values.shape)} beside keys {keys.dtype}{tuple(keys.shape)}"
+        return f"has values {beside}"
+    return None
+
+
+def read(
+    site: PagedSite, shared: Pages, length_B: Int[Array, " B"], peak_B: Int[Array, " B"]
+) -> tuple[Float[Array, "B S K H"], Float[Array, "B S K H"], Int[Array, "B S"], Bool[Array, "B S"]]:
+    """Return keys, values, the position of each slot, and which slots hold a token.
+
+    In the order of the text, all columns of the table: a probe for tests and crosscheck.
+    """
+    k_BKSH, v_BKSH = (_tile(x, shared.table_BC) for x in (site.k_AKPH, site.v_AKPH))
+    key_S = torch.arange(k_BKSH.shape[2], dtype=torch.int32, device=length_B.device)
+    key_BS = key_S.expand(length_B.shape[0], -1)
+    return *slots.by_row(k_BKSH, v_BKSH), key_BS, key_BS < length_B.unsqueeze(1)
+
+
+def floor(site: PagedSite, cache: Cache) -> Int[Array, " B"]:
+    """Return the shortest length that each row can be rolled back to: always 0."""
+    return torch.zeros_like(cache.length_B)
+
+
+def gather_site(site: PagedSite, rows_B: Int[Array, " C"], *, batch: int) -> PagedSite:
+    """Return the site: rows are lines of the table, no page is moved or copied."""
+    return site
+
+
+def narrow_site(site: PagedSite, *, slots: int) -> PagedSite:
+    """Return the site: the table is what gets narrower."""
+    return site
+
+
+def widen_site(site: PagedSite, old: PagedSite) -> PagedSite:
+    """Return the site in the old one's memory, unless it is there already."""
+    if site.k_AKPH.data_ptr() != old.k_AKPH.data_ptr():
+        old.k_AKPH.copy_(site.k_AKPH)
+        old.v_AKPH.copy_(site.v_AKPH)
+    return old
+
+
+def scrub_site(
+    site: PagedSite, shared: Pages, length_B: Int[Array, " B"], peak_B: Int[Array, " B"]
+) -> PagedSite:
+    """Return the site with 0 in every slot of the pool that holds no token, in place."""
+    empty_A1P1 = ~filled_slots(shared, length_B)[:, None, :, None]
+    site.k_AKPH.masked_fill_(empty_A1P1, 0.0)
+    site.v_AKPH.masked_fill_(empty_A1P1, 0.0)
+    return site
+
+
+def poison_site(
+    site: PagedSite, shared: Pages, length_B: Int[Array, " B"], peak_B: Int[Array, " B"]
+) -> PagedSite:
+    """Return a copy of the site with NaN in every slot that holds no token, trash page too."""
+    empty_A1P1 = ~filled_slots(shared, length_B)[:, None, :, None]
+    return PagedSite(*(x.masked_fill(empty_A1P1, torch.nan) for x in (site.k_AKPH, site.v_AKPH)))
+
+
+def _copy_pages(site: PagedSite, plan: PagePlan) -> None:
+    # Sources are read before any is written: the last holder of a page writes to it in this step.
+    if plan.copies:
+        source, target = (list(pages) for pages in zip(*plan.copies, strict=True))
+        for x in (site.k_AKPH, site.v_AKPH):
+            x[target] = x[source]
+
+
+def _write(site: PagedSite, step: Step, pages: Pages, k_BTKH: Array, v_BTKH: Array) -> None:
+    row_R, token_R = step.real
+    position_R = step.position_BT[row_R, token_R].long()
+    slot_R = position_R % pages.page_size
+    page_R = pages.table_BC[row_R, position_R // pages.page_size].long()
+    site.k_AKPH[page_R, :, slot_R] = k_BTKH[row_R, token_R]
+    site.v_AKPH[page_R, :, slot_R] = v_BTKH[row_R, token_R]
+
+
+def _tile(x_AKPH: Array, page_BJ: Array) -> Array:
+    return x_AKPH[page_BJ].transpose(1, 2).flatten(2, 3)
+
+
+def _attend_tiles(
+    site: PagedSite, step: Step, pages: Pages, q_BTNH: Array, rule: ops.Rule, bias: Bias | None
+) -> Array:
+    rows, tokens, heads, _ = q_BTNH.shape
+    kv_heads, size = site.k_AKPH.shape[1], pages.page_size
+    q_BKMH = ops.group_queries(q_BTNH, kv_heads)
+    up = ops.wide(q_BTNH.dtype)
+    out_BKMH = q_BKMH.new_zeros(q_BKMH.shape, dtype=up)
+    total_BKM1 = out_BKMH.new_zeros((*q_BKMH.shape[:3], 1))
+    peak_BKM1 = torch.full_like(total_BKM1, -torch.inf)
+    end_B1 = (step.length_B + step.count_B).unsqueeze(1)
+    for first in range(_oldest_page(step, rule, size), -(-step.used // size), max(1, TILE // size)):
+        page_BJ = pages.table_BC[
+            :, first : min(first + max(1, TILE // size), -(-step.used // size))
+        ]
+        k_BKSH, v_BKSH = _tile(site.k_AKPH, page_BJ), _tile(site.v_AKPH, page_BJ)
+        key_S = torch.arange(k_BKSH.shape[2], dtype=torch.int32, device=end_B1.device)
+        key_BS = (key_S + first * size).expand(end_B1.shape[0], -1)
+        valid_BS = key_BS < end_B1
+        if not step.clean:
+            v_BKSH = v_BKSH.masked_fill(~valid_BS[:, None, :, None], 0.0)
+        score_BKMS = ops.score(q_BKMH, k_BKSH, rule=rule)
+        if bias is not None:
+            bias_BNTS = bias(step.position_BT, key_BS)
+            slots.check_bias(bias_BNTS, expected=(rows, heads, tokens, key_BS.shape[1]))
+            score_BKMS = score_BKMS + ops.group_bias(bias_BNTS, num_kv_heads=kv_heads)
+        visible_BTS = ops.is_visible(step.position_BT, key_BS, valid_BS, rule=rule)
+        hidden_B1MS = ~ops.spread(visible_BTS, groups=heads // kv_heads)
+        score_BKMS = score_BKMS.masked_fill(hidden_B1MS, -torch.inf)
+        higher_BKM1 = torch.maximum(peak_BKM1, score_BKMS.amax(-1, keepdim=True))
+        # A query that has seen no key yet has a peak of -inf; any finite one gives it weights of 0.
+        around_BKM1 = higher_BKM1.masked_fill(higher_BKM1 == -torch.inf, 0.0)
+        weight_BKMS = torch.exp(score_BKMS - around_BKM1)
+        shrink_BKM1 = torch.exp(peak_BKM1 - around_BKM1)
+        part_BKMH = torch.matmul(weight_BKMS.to(v_BKSH.dtype), v_BKSH)
+        out_BKMH = out_BKMH * shrink_BKM1 + part_BKMH
+        total_BKM1 = total_BKM1 * shrink_BKM1 + weight_BKMS.sum(-1, keepdim=True)
+        peak_BKM1 = higher_BKM1
+    out_BKMH = out_BKMH / total_BKM1.masked_fill(total_BKM1 == 0, 1.0)
+    return ops.ungroup(out_BKMH.to(site.v_AKPH.dtype), tokens=tokens)
+
+
+def _oldest_page(step: Step, rule: ops.Rule, size: int) -> int:
+    return 0 if rule.window is None else max(0, step.oldest + 1 - rule.window) // size
