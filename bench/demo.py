@@ -14,7 +14,7 @@ from jaxkv.spec.errors import SourceError
 from jaxkv.spec.source import open_source, open_tokenizer
 
 TWINS = ("jaxkv", "torchkv")
-PROMPTS = {"smollm2": "The capital of France is", "reference": "3 1 4 1 5"}
+PROMPTS = {"smollm2": "The capital of France is", "kjv": "In the beginning "}
 NEW_TOKENS = 20
 
 
@@ -35,7 +35,7 @@ def main() -> int:
     console.print(_table(checkpoint.name, shown))
     same = len({str(each.report.ids) for each in shown.values()}) == 1
     if fallback:
-        console.print(f"This was the seeded reference preset, not a trained model: {fallback}")
+        console.print(f"This was the small model that the package brings, not SmolLM2: {fallback}")
     return 0 if same else 1
 
 
@@ -43,7 +43,7 @@ def _checkpoint() -> tuple[Checkpoint, str | None]:
     try:
         return open_source("smollm2"), None
     except SourceError as error:
-        return open_source("reference"), str(error)
+        return open_source("kjv"), str(error)
 
 
 def _generate(twin: str, checkpoint: Checkpoint, prompt: str) -> Shown:

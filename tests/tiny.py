@@ -42,7 +42,24 @@ def llama(*windows: int | None, bias: bool = False) -> ModelConfig:
     )
 
 
-CONFIGS = {"reference": preset("reference"), "llama": llama(5, None, 8)}
+def gpt2() -> ModelConfig:
+    """Return a tiny gpt2-like config: learned positions, tanh GELU, a tied head."""
+    attention = Attention(4, 4, 7, None, None, qkv_bias=True, out_bias=True)
+    layer = Layer(attention, Mlp(52, "gelu_tanh", gated=False, bias=True))
+    return ModelConfig(
+        family="gpt2",
+        vocab_size=23,
+        width=28,
+        max_positions=128,
+        layers=(layer, layer),
+        norm=Norm("layer", 1e-5),
+        learned_positions=True,
+        tied_head=True,
+        head_bias=False,
+    )
+
+
+CONFIGS = {"reference": preset("reference"), "llama": llama(5, None, 8), "gpt2": gpt2()}
 
 
 @dataclass(frozen=True)
@@ -74,6 +91,7 @@ CELLS = tuple(
         ("llama", "window"),
         ("reference", "paged"),
         ("llama", "paged"),
+        ("gpt2", "contiguous"),
     )
 )
 

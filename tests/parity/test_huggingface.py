@@ -223,7 +223,7 @@ def test_older_spellings_of_scaled_rotary_positions_are_the_same_model(saved, tm
 
 @pytest.mark.parametrize("fault", ["transposed", "heads-first"])
 def test_planted_reading_faults_of_gpt2_are_seen(fault, saved):
-    """Square matrices load without a shape error: only the logits tell (hidden 8, 2 heads of 4)."""
+    """KV-59: a square matrix transposed, or heads split before q, k and v: the logits move."""
     checkpoint = read_huggingface(saved("gpt2-square"))
     arrays = dict(checkpoint.weights)
     if fault == "transposed":

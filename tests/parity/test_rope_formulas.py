@@ -68,6 +68,7 @@ def test_scaled_tables_agree_with_the_numpy_decoder_past_the_original_length(twi
 
 @pytest.mark.parametrize("twin", TWINS)
 def test_the_factor_of_the_config_is_the_one_that_counts(twin):
+    """KV-49."""
     eight, thirty_two = (
         table(twin, [256], theta=1e4, rotary_dim=8, scaling=Llama3Scaling(factor, 1.0, 4.0, 64))
         for factor in (8.0, 32.0)
@@ -78,6 +79,7 @@ def test_the_factor_of_the_config_is_the_one_that_counts(twin):
 
 @pytest.mark.parametrize("twin", TWINS)
 def test_partial_rotary_turns_pairs_of_the_rotary_width_and_leaves_the_rest(twin):
+    """KV-51."""
     x_BTNH = np.random.default_rng(1).standard_normal((1, 64, 1, 16))
     at_BT, x = arrays_of(twin, np.arange(64, dtype=np.int32)[None], x_BTNH)
     ops = ops_of(twin)
@@ -94,6 +96,7 @@ def test_partial_rotary_turns_pairs_of_the_rotary_width_and_leaves_the_rest(twin
 
 @pytest.mark.parametrize("twin", TWINS)
 def test_angles_of_a_bfloat16_model_come_from_float32_products(twin):
+    """KV-53."""
     position = [255, 256, 257, 4097]
 
     low, high = (

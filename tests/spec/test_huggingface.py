@@ -91,6 +91,7 @@ def test_a_bare_decoder_without_prefix_is_read_too(
 def test_head_width_is_the_stated_one_and_else_width_over_heads(
     hf_directory: Write, config: dict[str, Any], head_dim: int
 ):
+    """KV-63."""
     tensors: dict[str, Any] = {}
     if head_dim == 16:
         config = config | {"num_attention_heads": 4, "num_key_value_heads": 1}
@@ -228,6 +229,7 @@ ROPES = [
 def test_every_spelling_of_rotary_positions_is_read(
     hf_directory: Write, config: Mapping[str, Any], rope: Rope
 ):
+    """KV-50."""
     assert rope_of(read_huggingface(hf_directory(config))) == rope
 
 

@@ -82,6 +82,7 @@ WEIGHTS = [
 def test_file_that_is_not_safetensors_is_told_for_what_it_is(
     hf_directory: Write, content: bytes, fact: str
 ):
+    """KV-62."""
     path = hf_directory()
     (path / "model.safetensors").write_bytes(content)
 
@@ -119,6 +120,7 @@ def test_shards_hold_the_same_weights_as_one_file(hf_directory: Write):
 
 
 def test_missing_shards_are_listed_before_any_file_is_opened(hf_directory: Write):
+    """KV-60."""
     path = hf_directory(shards=3)
     (path / "model-00001-of-00003.safetensors").write_bytes(b"damaged")
     for i in (2, 3):
