@@ -19,9 +19,9 @@ from tests.tiny import BATCH, CAPACITY, CELLS, TWINS, Cell, feed, ids_of, make_s
 EXACT = close(rtol=1e-10, atol=1e-10)
 LAYERS = [cell for cell in CELLS if cell.model == "llama"]
 WINDOW = [1, 2, 3, 4, 4, 4, 4, 4, 4, 4]
-# Shares of the largest logit. In float32 the largest seen is 8.5e-7. In bfloat16 the one-shot run
-# is itself 1.8 % from float64 (mean of 12 seeds, either twin), so two such roundings may be 4 % apart;
-# a lost prefix of 4 costs 66 % and more (12 seeds, both models).
+# Shares of the largest logit. In float32 the largest seen is 8.5e-7. In bfloat16 one shot itself
+# is 1.8 % from float64 (mean of 12 seeds, either twin): two such roundings may be 4 % apart. A lost
+# prefix of 4 costs 66 % and more (12 seeds, both models).
 SHARE = {"float32": 5e-6, "bfloat16": 4e-2}
 
 
