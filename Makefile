@@ -30,7 +30,7 @@ $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(not (3, 11) <= v <= (3, 13) and \
 	  "make: $(PYTHON) is Python %d.%d, expected 3.11 to 3.13. Run: make PYTHON=python3.12 ..." % v)'
 	@echo 'Installing into .venv: some minutes, and some GB with the PyTorch that most systems get.'
-	@$(PYTHON) -m venv .venv
+	@$(PYTHON) -m venv --clear .venv
 	@$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
 	@touch $@
 

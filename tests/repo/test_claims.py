@@ -17,6 +17,7 @@ SECTIONS = (
     "What is saved and what is not",
     "When no cache",
     "Fingerprints of failure",
+    "Memory",
 )
 MOST = 3
 ROW = re.compile(r"^\| (?P<id>[^|]+) \| (?P<claim>[^|]+) \| (?P<shown>[^|]+) \|$")

@@ -58,3 +58,12 @@ def test_the_options_that_readme_names_exist(command):
 
     assert len(options) >= 4
     assert {option[2:].replace("-", "_") for option in options} <= set(vars(known))
+
+
+def test_the_memory_page_shows_what_the_command_prints(capsys):
+    from jaxkv.cli import main
+
+    assert main(["memory", "--examples"]) == 0
+
+    page = (ROOT / "docs" / "memory.md").read_text()
+    assert capsys.readouterr().out in page
