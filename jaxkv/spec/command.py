@@ -4,7 +4,6 @@ What a twin computes, it computes in its own cli.py.
 """
 
 import argparse
-import importlib
 import json
 import sys
 import time
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
 from jaxkv.spec import command_info, command_memory, terminal
+from jaxkv.spec.chat import render_chat
 from jaxkv.spec.checkpoint import Checkpoint
 from jaxkv.spec.errors import JaxkvError, SourceError, Unsupported
 from jaxkv.spec.source import open_source, open_tokenizer
@@ -154,9 +154,8 @@ def _chat_ids(checkpoint: Checkpoint, tokenizer: Any, prompt: str) -> list[int]:
             f"generate: --chat needs a chat template, {checkpoint.name!r} has none. Leave out "
             "--chat."
         )
-    chat = importlib.import_module("jaxkv.spec.chat")
     messages = [{"role": "user", "content": prompt}]
-    text = chat.render_chat(checkpoint.tokenizer_data, messages)
+    text = render_chat(checkpoint.tokenizer_data, messages)
     return tokenizer.encode(text, rendered=True)
 
 

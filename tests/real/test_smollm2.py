@@ -85,3 +85,31 @@ def test_the_score_is_the_references(twin):
 
 def test_digits_are_split_before_the_merges(twin):
     assert probe(twin)["digits"] == [81, 256, 33]
+
+
+def test_a_chat_with_the_default_system_text_gives_the_references(twin):
+    """37 prompt ids, 8 new ones, the last of which ends the answer."""
+    environment = {k: v for k, v in os.environ.items() if k != "JAX_ENABLE_X64"}
+    words = [
+        "generate",
+        "smollm2",
+        "--chat",
+        "--prompt",
+        "What is the capital of France?",
+        "--json",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-m", f"{twin}.cli", *words],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout)
+    assert len(found["prompt_ids"]) == 37
+    assert found["ids"] == [504, 3575, 282, 4649, 314, 7042, 30, 2]
+    assert found["forwarded_positions"] == 37 + 8 - 1

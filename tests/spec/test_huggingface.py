@@ -328,6 +328,7 @@ REFUSED = [
 def test_config_that_changes_the_function_is_refused_before_any_weight(
     hf_directory: Write, config: Mapping[str, Any], fact: str
 ):
+    """KV-52."""
     path = hf_directory(config)
     (path / "model.safetensors").write_bytes(b"")
 
