@@ -3,8 +3,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 MODEL := .venv/.model
-# Tests run programs that are too small to share among threads.
+# Tests run programs that are too small to share among threads: one process a core does better.
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
+EACH_CORE := -n auto --dist loadfile
 
 .PHONY: demo test test-deep lint bench
 
@@ -12,10 +13,10 @@ demo: $(MODEL)
 	@$(BIN)/python -m bench.demo
 
 test: $(MODEL)
-	$(ONE_THREAD) $(BIN)/python -m pytest
+	$(ONE_THREAD) $(BIN)/python -m pytest $(EACH_CORE)
 
 test-deep: $(MODEL)
-	JAXKV_DEEP=1 $(ONE_THREAD) $(BIN)/python -m pytest
+	JAXKV_DEEP=1 $(ONE_THREAD) $(BIN)/python -m pytest $(EACH_CORE)
 
 lint: $(READY)
 	$(BIN)/ruff check .
