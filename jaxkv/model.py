@@ -143,6 +143,9 @@ def forward(
         tap: Called with the name and value of intermediate results, in the order of the
             computation.
 
+    Not checked here: that ids lie inside the vocabulary, which depends on data; `generation.plan`
+    and `Subject` check it on the host.
+
     Returns:
         Logits; those beyond a row's count mean nothing, and those of a row without a cache that is
         longer than the model's positions are NaN. And the cache, None without one.

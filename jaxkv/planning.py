@@ -94,7 +94,7 @@ def plan(
     return Plan(
         ids_BT=_align(rows, width),
         count_B=count_B,
-        budget_B=budget_B,
+        budget_B=budget_B.astype(np.int32),
         held_B=held_B,
         reach=reach,
         capacity=reach if capacity is None else capacity,
@@ -166,7 +166,7 @@ def _budgets(max_new_tokens: int | Sequence[int], batch: int) -> np.ndarray:
             raise RequestError(
                 f"plan: max_new_tokens is {budget!r}, expected a whole number of at least 0."
             )
-    return np.array(each, np.int32)
+    return np.array(each, np.int64)  # more than int32 holds is refused by `_check_room`
 
 
 def _check_room(
@@ -184,7 +184,7 @@ def _check_room(
             advice = (
                 f"lower max_new_tokens by {need - capacity}"
                 if least <= 0
-                else f"shorten the prompt by {least}"
+                else f"shorten prompt and max_new_tokens by {need - capacity} in all"
             )
             raise CapacityError(
                 f"plan: {before}prompt {prompt} + max_new_tokens {budget} - 1 = {need} slots "

@@ -246,6 +246,7 @@ class Subject:
             max_new_tokens=max_new_tokens,
             layout=self.layout,
             slack=self.slack,
+            page_size=self.page_size,
             **options,
         )
 

@@ -183,7 +183,7 @@ def _check_room(held: int, prompt: int, budget: int, *, capacity: int) -> None:
     before = f"{held} held + " if held else ""
     too_long = held + prompt - capacity
     advice = (
-        f"shorten the prompt by {too_long}"
+        f"shorten prompt and max_new_tokens by {need - capacity} in all"
         if too_long > 0
         else f"lower max_new_tokens by {need - capacity}"
     )

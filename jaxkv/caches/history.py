@@ -30,6 +30,7 @@ def rollback(cache: Cache, length_B: Int[Array, " B"]) -> Cache:
         ShapeError: length_B is not one number a row.
         Unsupported: The layout stores nothing.
     """
+    length_B = jnp.asarray(length_B)
     if length_B.shape != cache.length_B.shape:
         rows = cache.length_B.shape[0]
         raise ShapeError(
@@ -61,7 +62,7 @@ def gather(cache: Cache, rows_B: Int[Array, " C"]) -> Cache:
     Cost: copies the rows' buffers; of the paged layout only the table.
     """
     batch = cache.length_B.shape[0]
-    rows_B = rows_B.astype(jnp.int32)
+    rows_B = jnp.asarray(rows_B).astype(jnp.int32)
     off_B = jnp.maximum(jnp.maximum(rows_B - batch + 1, -rows_B), 0)
     if not _is_traced(rows_B):
         for i, row in enumerate(rows_B.tolist()):

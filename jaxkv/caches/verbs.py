@@ -206,7 +206,12 @@ def check_dtype(function: str, dtype: Any) -> jnp.dtype:
     Raises:
         RequestError: It is no floating dtype, or float64 while JAX computes in float32.
     """
-    wanted = jnp.dtype(dtype)
+    try:
+        wanted = jnp.dtype(dtype)
+    except TypeError:
+        raise RequestError(
+            f"{function}: dtype is {dtype}, expected a floating one such as float32."
+        ) from None
     if not jnp.issubdtype(wanted, jnp.floating):
         raise RequestError(
             f"{function}: dtype is {wanted.name}, expected a floating one such as float32."

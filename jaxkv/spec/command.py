@@ -123,7 +123,9 @@ def _generate(options: argparse.Namespace, prepare: Prepare) -> None:
             return iter([engine.generate(prompt_ids, options.max_new_tokens).new_tokens])
         return engine.stream(prompt_ids, options.max_new_tokens, progress)
 
-    shown = terminal.show_stream(start, options.prompt, tokenizer.decode)
+    # Text runs on; an answer and bare ids stand apart from what was asked.
+    gap = "\n" if options.chat else " " if checkpoint.tokenizer_data is None else ""
+    shown = terminal.show_stream(start, options.prompt + gap, tokenizer.decode)
     terminal.show_note(shown)
 
 

@@ -88,12 +88,17 @@ def show_stream(start: Callable[[Progress], Iterable[Rows]], prompt: str, decode
 
 
 def show_note(shown: Shown) -> None:
-    """Print how many tokens there were and how fast they came, on stderr."""
+    """Print how many tokens there were and how long they took, on stderr.
+
+    No rate: a first run compiles on the way, which is no property of the model. `--json` measures
+    one, on a program that is compiled already.
+    """
     from rich.console import Console
 
     note = f"{len(shown.ids)} tokens"
     if shown.first_seconds is not None:
-        note += f"; first after {shown.first_seconds * 1000:.0f} ms"
-        if len(shown.ids) > 1 and shown.rest_seconds > 0:
-            note += f", then {(len(shown.ids) - 1) / shown.rest_seconds:.1f} tokens/s"
+        whole = shown.first_seconds + shown.rest_seconds
+        note += (
+            f" in {whole:.1f} s, the first after {shown.first_seconds:.1f} s, compiling included"
+        )
     Console(stderr=True, highlight=False, style="dim").print(note)

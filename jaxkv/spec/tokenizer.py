@@ -99,7 +99,17 @@ class Tokenizer:
             text: Anything.
             rendered: Whether it comes from `chat.render_chat`, which wrote out all the control
                 tokens that belong there: then nothing is added.
+
+        Raises:
+            RequestError: The text cannot be written as UTF-8.
         """
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise RequestError(
+                f"encode: text holds {text[error.start]!r} at {error.start}, expected UTF-8. "
+                "Is the terminal's encoding UTF-8?"
+            ) from None
         return self._backend.encode(text, add_special_tokens=not rendered).ids
 
     def decode(self, ids: Sequence[int]) -> str:

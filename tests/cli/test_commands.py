@@ -86,8 +86,8 @@ def test_the_text_streamed_is_the_text_of_the_json(twin, capsys):
     main(twin, *ARGUMENTS, *drawn)
 
     printed = capsys.readouterr()
-    assert printed.out == f"{ARGUMENTS[3]}{text}\n"
-    assert printed.err.startswith("6 tokens; first after ")
+    assert printed.out == f"{ARGUMENTS[3]} {text}\n"
+    assert printed.err.startswith("6 tokens in ")
 
 
 def test_another_seed_draws_another_text(twin, capsys):

@@ -114,7 +114,7 @@ def test_a_prompt_over_capacity_says_by_how_much_to_shorten_it(twin):
 
     assert str(error.value) == (
         "plan: prompt 90 + max_new_tokens 3 - 1 = 92 slots (the last token is never fed back), "
-        "capacity 64. Raise capacity or shorten the prompt by 26."
+        "capacity 64. Raise capacity or shorten prompt and max_new_tokens by 28 in all."
     )
 
 
@@ -252,11 +252,11 @@ def test_a_step_of_a_cache_without_storage_is_refused(twin):
         caches.attend(cache.sites[0], step, x, x, x, rule=caches.Rule(scale=1.0))
 
 
-@pytest.mark.parametrize("layout", ["paged", "Contiguous"])
+@pytest.mark.parametrize("layout", ["ring", "Contiguous"])
 def test_an_unknown_layout_is_refused(twin, layout):
     caches = _of(twin, "caches")
 
-    with pytest.raises(RequestError, match="expected one of contiguous, window, uncached"):
+    with pytest.raises(RequestError, match="expected one of contiguous, paged, window, uncached"):
         caches.init(REFERENCE, batch=1, capacity=20, dtype="float64", layout=layout)
 
 

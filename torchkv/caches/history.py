@@ -32,6 +32,7 @@ def rollback(cache: Cache, length_B: Int[Array, " B"]) -> Cache:
         RequestError: The cache was consumed.
         Unsupported: The layout stores nothing.
     """
+    length_B = torch.as_tensor(length_B, device=cache.length_B.device)
     if length_B.shape != cache.length_B.shape:
         rows = cache.length_B.shape[0]
         raise ShapeError(
@@ -64,6 +65,7 @@ def gather(cache: Cache, rows_B: Int[Array, " C"]) -> Cache:
     """
     cache.epoch.check("gather", "cache")
     batch = cache.length_B.shape[0]
+    rows_B = torch.as_tensor(rows_B, device=cache.length_B.device)
     for i, row in enumerate(rows_B.tolist()):
         if not 0 <= row < batch:
             raise RequestError(
