@@ -144,13 +144,13 @@ def _check_ids(rows: list[np.ndarray], vocab_size: int) -> None:
             raise RequestError(
                 f"plan: prompts[{b}] has dtype {row.dtype}, expected whole numbers (token ids)."
             )
-        for t, token in enumerate(row.tolist()):
-            if not 0 <= token < vocab_size:
-                raise RequestError(
-                    f"plan: prompts[{b}][{t}] is {token}, expected 0 to {vocab_size - 1} "
-                    "(the model's vocabulary). "
-                    "Was the text encoded with this model's tokenizer?"
-                )
+        outside = np.flatnonzero((row < 0) | (row >= vocab_size))
+        if len(outside):
+            t = int(outside[0])
+            raise RequestError(
+                f"plan: prompts[{b}][{t}] is {int(row[t])}, expected 0 to {vocab_size - 1} "
+                "(the model's vocabulary). Was the text encoded with this model's tokenizer?"
+            )
 
 
 def _budgets(max_new_tokens: int | Sequence[int], batch: int) -> np.ndarray:

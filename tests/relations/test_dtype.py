@@ -5,11 +5,11 @@ import importlib
 import numpy as np
 import pytest
 
-from tests.tiny import CELLS, make_model, module
+from tests.tiny import CORE, make_model, module
 
 BYTES = {"float32": 4, "bfloat16": 2}
 pytestmark = [
-    pytest.mark.parametrize("cell", CELLS, ids=str),
+    pytest.mark.parametrize("cell", CORE, ids=str),
     pytest.mark.parametrize("dtype", BYTES),
 ]
 

@@ -3,9 +3,9 @@
 import pytest
 
 from jaxkv.spec.errors import RequestError, ShapeError
-from tests.tiny import CELLS, ids_of
+from tests.tiny import CORE, ids_of
 
-pytestmark = pytest.mark.parametrize("cell", CELLS, ids=str)
+pytestmark = pytest.mark.parametrize("cell", CORE, ids=str)
 
 
 def three_rows(cell):

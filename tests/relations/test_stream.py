@@ -5,10 +5,10 @@ from itertools import chain
 import pytest
 
 from jaxkv.spec.errors import CapacityError, RequestError
-from tests.tiny import CELLS, ids_of, module
+from tests.tiny import CORE, ids_of, module
 
 DRAWN = {"temperature": 6.0, "top_k": 15, "top_p": 0.95, "seeds": 6}
-pytestmark = pytest.mark.parametrize("cell", CELLS, ids=str)
+pytestmark = pytest.mark.parametrize("cell", CORE, ids=str)
 
 
 def prompts_of(cell, *lengths):
