@@ -12,7 +12,7 @@ from jaxkv import programs
 from jaxkv.model import Decoder, Params, forward, params_of
 from jaxkv.planning import plan
 from jaxkv.spec.config import ModelConfig
-from jaxkv.spec.errors import RequestError
+from jaxkv.spec.errors import CapacityError, RequestError
 
 
 class Score(NamedTuple):
@@ -47,6 +47,11 @@ def score(model: Decoder, texts_ids: Sequence[Sequence[int]]) -> Score:
     nats = []
     run = programs.PROGRAMS.jitted(nats_of)
     for i, text in enumerate(texts_ids):
+        if len(text) > model.config.max_positions:
+            raise CapacityError(
+                f"score: texts_ids[{i}] has {len(text)} tokens, expected at most "
+                f"{model.config.max_positions}, the model's positions. Score it in pieces."
+            )
         found = plan(model.config, [text], max_new_tokens=1)
         count = int(found.count_B[0])
         if count < 2:

@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor as Array
 
 from jaxkv.spec.config import ModelConfig
-from jaxkv.spec.errors import RequestError
+from jaxkv.spec.errors import CapacityError, RequestError
 from torchkv.model import Decoder, Params, forward, params_of
 from torchkv.planning import plan
 
@@ -44,6 +44,11 @@ def score(model: Decoder, texts_ids: Sequence[Sequence[int]]) -> Score:
     """
     total, predictions, device = 0.0, 0, model.embed.device
     for i, text in enumerate(texts_ids):
+        if len(text) > model.config.max_positions:
+            raise CapacityError(
+                f"score: texts_ids[{i}] has {len(text)} tokens, expected at most "
+                f"{model.config.max_positions}, the model's positions. Score it in pieces."
+            )
         count = int(plan(model.config, [text], max_new_tokens=1).count_B[0])
         if count < 2:
             raise RequestError(

@@ -38,7 +38,7 @@ def test_a_score_is_the_mean_over_all_predictions_of_all_texts(cell):
         ([[1, 2], [3]], RequestError, r"texts_ids\[1\] has 1 token, expected at least 2"),
         ([], RequestError, "texts_ids is empty, expected at least 1 text"),
         ([[1, 999]], RequestError, "is 999, expected 0 to"),
-        ([[1] * 600], CapacityError, "shorten the prompt by"),
+        ([[1] * 600], CapacityError, "has 600 tokens, expected at most"),
     ],
     ids=["one token", "nothing", "outside", "too long"],
 )
