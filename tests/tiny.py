@@ -135,7 +135,7 @@ def ids_of(cell: Cell, seed: int, batch: int = BATCH, length: int = LONGEST) -> 
     return np.random.default_rng(seed).integers(0, cell.config.vocab_size, (batch, length))
 
 
-def feed(subject, state, ids, sizes, *, rows=None):
+def feed(subject, state, ids, sizes):
     """Return the logits of chunks of the given sizes fed one after the other, and the state."""
     logits, at = [], 0
     for size in sizes:
