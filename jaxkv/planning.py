@@ -81,7 +81,7 @@ def plan(
         raise ShapeError(
             f"plan: {len(rows)} prompts, the cache has {len(held_B)} rows. Make one row a prompt."
         )
-    limit = config.max_positions if capacity is None else capacity
+    limit = config.max_positions if capacity is None else _whole_capacity(capacity)
     if not 1 <= limit <= config.max_positions:
         raise CapacityError(
             f"plan: capacity is {limit}, expected 1 to {config.max_positions}, the model's "
@@ -151,6 +151,12 @@ def _check_ids(rows: list[np.ndarray], vocab_size: int) -> None:
                 f"plan: prompts[{b}][{t}] is {int(row[t])}, expected 0 to {vocab_size - 1} "
                 "(the model's vocabulary). Was the text encoded with this model's tokenizer?"
             )
+
+
+def _whole_capacity(capacity: Any) -> int:
+    if isinstance(capacity, bool) or not isinstance(capacity, int | np.integer):
+        raise RequestError(f"plan: capacity is {capacity!r}, expected a whole number or None.")
+    return int(capacity)
 
 
 def _budgets(max_new_tokens: int | Sequence[int], batch: int) -> np.ndarray:

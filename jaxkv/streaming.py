@@ -14,7 +14,7 @@ from jaxkv.caches import Cache
 from jaxkv.loop import Text, extend, prefill, start
 from jaxkv.model import Decoder, params_of
 from jaxkv.planning import CHUNK
-from jaxkv.request import Request, check, device_arrays, new_cache
+from jaxkv.request import Request, check, check_layout, device_arrays, new_cache
 from jaxkv.spec.errors import RequestError
 
 Progress = Callable[[int, int], None]
@@ -85,6 +85,7 @@ def stream(
             raise RequestError(
                 f"stream: {name} is {value!r}, expected a whole number of at least 1."
             )
+    check_layout("stream", layout=layout, page_size=page_size)
     request = check(
         "stream",
         model,

@@ -65,6 +65,7 @@ def check(
         CapacityError: The request does not fit.
         ShapeError: The prompts or the cache do not fit the model.
     """
+    _check_kinds(function, model, cache)
     if model.training:
         raise RequestError(
             f"{function}: the model has training=True, whose dropout no cache survives. Set "
@@ -89,6 +90,33 @@ def check(
     return Request(found, plan_sampling(vocab_size, found.batch, **sampling), ends)
 
 
+def _check_kinds(function: str, model: Any, cache: Any) -> None:
+    for name, value, kind in (("model", model, Decoder), ("cache", cache, Cache)):
+        if not isinstance(value, kind) and (name == "model" or value is not None):
+            found = f"{type(value).__module__}.{type(value).__qualname__}"
+            raise RequestError(
+                f"{function}: {name} is a {found}, expected {kind.__module__}.{kind.__name__}. "
+                "Was it made by the other twin?"
+            )
+
+
+def check_layout(function: str, *, layout: str, page_size: int | None) -> None:
+    """Refuse a layout that is none, or a page size without pages.
+
+    Raises:
+        RequestError: One of the two.
+    """
+    if layout not in caches.LAYOUTS:
+        raise RequestError(
+            f"{function}: layout is {layout!r}, expected one of {', '.join(caches.LAYOUTS)}."
+        )
+    if page_size is not None and layout != "paged":
+        raise RequestError(
+            f"{function}: page_size is {page_size}, but layout is {layout!r}. Leave it out, or set "
+            "layout='paged'."
+        )
+
+
 def new_cache(
     model: Decoder, request: Request, *, slots: int, layout: str, slack: int, page_size: int | None
 ) -> Cache:
@@ -103,13 +131,9 @@ def new_cache(
         page_size: Of the layout "paged"; None for its default.
 
     Raises:
-        RequestError: A page size without pages; or see `caches.init`.
+        RequestError: See `check_layout` and `caches.init`.
     """
-    if page_size is not None and layout != "paged":
-        raise RequestError(
-            f"new_cache: page_size is {page_size}, but layout is {layout!r}. Leave it out, or set "
-            "layout='paged'."
-        )
+    check_layout("new_cache", layout=layout, page_size=page_size)
     pages = {} if page_size is None else {"page_size": page_size}
     with model.embed.device:
         return caches.init(

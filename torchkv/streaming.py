@@ -15,7 +15,7 @@ from torchkv.caches import Cache
 from torchkv.loop import Text, extend, prefill, start
 from torchkv.model import Decoder, params_of
 from torchkv.planning import CHUNK
-from torchkv.request import Request, check, device_arrays, new_cache
+from torchkv.request import Request, check, check_layout, device_arrays, new_cache
 
 Progress = Callable[[int, int], None]
 
@@ -82,6 +82,7 @@ def stream(
             raise RequestError(
                 f"stream: {name} is {value!r}, expected a whole number of at least 1."
             )
+    check_layout("stream", layout=layout, page_size=page_size)
     request = check(
         "stream",
         model,

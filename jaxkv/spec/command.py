@@ -5,6 +5,7 @@ What a twin computes, it computes in its own cli.py.
 
 import argparse
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -90,7 +91,7 @@ class Report:
 def main(program: str, prepare: Prepare, argv: Sequence[str] | None) -> int:
     """Return the exit code of one command: 0, or 2 after one line for an error of ours.
 
-    Other errors pass through.
+    1 if nobody reads the output any more. Other errors pass through.
     """
     options = parser(program).parse_args(argv)
     try:
@@ -98,9 +99,14 @@ def main(program: str, prepare: Prepare, argv: Sequence[str] | None) -> int:
             options.run(options)
         else:
             {"generate": _generate, "score": _score}[options.command](options, prepare)
+        sys.stdout.flush()
     except JaxkvError as error:
         print(f"{program}: {error}", file=sys.stderr)
         return 2
+    except BrokenPipeError:
+        # Whoever read has seen enough; Python would complain once more when it closes the pipe.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     return 0
 
 
