@@ -22,6 +22,12 @@ os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(CACHE))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
+# Nearly all of a cold run is compiling; without LLVM's optimizer it takes a third less (CPU seconds
+# of tests/relations/test_dtype.py, jaxkv's six: 68, then 47). Deep runs and the real checkpoint's
+# child processes compile as users do.
+if not DEEP:
+    os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+
 # A property owes 200 examples; tests.tiny.shared_by divides them among its cells.
 hypothesis.settings.register_profile(
     "suite",

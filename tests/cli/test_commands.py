@@ -26,7 +26,7 @@ pytestmark = pytest.mark.parametrize("twin", TWINS)
 
 
 def run(twin, *arguments):
-    environment = {k: v for k, v in os.environ.items() if k != "JAX_ENABLE_X64"}
+    environment = {k: v for k, v in os.environ.items() if k not in ("JAX_ENABLE_X64", "XLA_FLAGS")}
     return subprocess.run(
         [sys.executable, "-m", f"{twin}.cli", *arguments],
         cwd=ROOT,

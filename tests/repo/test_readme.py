@@ -15,7 +15,7 @@ PROGRAMS = [text for language, text in BLOCKS if language == "python"]
 
 
 def run(program: str) -> str:
-    environment = {k: v for k, v in os.environ.items() if k != "JAX_ENABLE_X64"}
+    environment = {k: v for k, v in os.environ.items() if k not in ("JAX_ENABLE_X64", "XLA_FLAGS")}
     done = subprocess.run(
         [sys.executable, "-c", program],
         cwd=ROOT,
