@@ -1,0 +1,65 @@
+"""The command `crosscheck`."""
+
+import os
+import sys
+from collections.abc import Sequence
+
+from crosscheck.commands import (
+    calibrate,
+    diagnose,
+    listing,
+    localize,
+    replay,
+    run,
+    selftest,
+)
+from crosscheck.commands.opening import SubjectRaised
+from crosscheck.commands.options import Parser
+from crosscheck.errors import CrosscheckError
+from crosscheck.exits import MEANING, RAISED, USAGE
+
+COMMANDS = (run, localize, diagnose, selftest, replay, calibrate, listing)
+PROGRAM = "crosscheck"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Return the exit code of `crosscheck ...`; wrong usage is one line on stderr."""
+    options = parser().parse_args(argv)
+    # A factory's file may import what lies beside the user, as `python file.py` would.
+    sys.path.insert(0, os.getcwd())
+    try:
+        return options.run(options)
+    except CrosscheckError as error:
+        return _refuse(str(error), USAGE)
+    except SubjectRaised as error:
+        return _refuse(str(error), RAISED)
+    except BrokenPipeError:
+        # Whoever read the output has gone: nothing is left to say, and Python's own flush at the
+        # end must not say it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return USAGE
+    except KeyboardInterrupt:
+        return _refuse("interrupted.", 130)
+
+
+def _refuse(message: str, code: int) -> int:
+    print(f"{PROGRAM}: {' '.join(message.split())}", file=sys.stderr)
+    return code
+
+
+def parser() -> Parser:
+    """Return the parser of the command line."""
+    codes = "; ".join(f"{code} {words}" for code, words in MEANING.items())
+    top = Parser(
+        PROGRAM,
+        description="Find, localize and name faults of a decoder's KV cache.",
+        epilog=f"Exit codes: {codes}.",
+    )
+    commands = top.add_subparsers(dest="command", required=True, parser_class=Parser)
+    for each in COMMANDS:
+        each.add(commands)
+    return top
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,257 @@
+"""The pytest plugin: one test for each subject and relation, and the fixtures to write one's own.
+
+    pytest --crosscheck-subject model.py:make --crosscheck-profile ci
+
+collects `crosscheck::model.py:make::cache.partition` and so on, beside what else there is (`-k
+crosscheck` leaves the rest out). Importing this imports neither torch nor jax.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PROFILES = {
+    # seconds a subject, relations, dtypes
+    "quick": (20.0, "core", ("float64",)),
+    "ci": (60.0, "core", ("float64", "float32")),
+    "deep": (600.0, "all", ("float64", "float32")),
+}
+LISTS = ("skips", "xfails")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options."""
+    add = parser.getgroup("crosscheck", "faults of KV caches").addoption
+    add(
+        "--crosscheck-subject",
+        action="append",
+        default=[],
+        metavar="SUBJECT",
+        help="a model to test, as for `crosscheck run`; may be repeated",
+    )
+    add("--crosscheck-profile", choices=tuple(PROFILES), default="ci", help="default ci")
+    for name in LISTS:
+        add(
+            f"--crosscheck-{name}",
+            metavar="FILE",
+            help=f"ids of {name[:-1]}ped tests" if name == "skips" else "ids that must fail",
+        )
+    add(
+        "--crosscheck-replay",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="a failure that `crosscheck run` saved; may be repeated",
+    )
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """Say what is tested with which profile."""
+    subjects = config.getoption("--crosscheck-subject")
+    if not subjects:
+        return []
+    profile = config.getoption("--crosscheck-profile")
+    seconds, relations, dtypes = PROFILES[profile]
+    return [
+        f"crosscheck: {', '.join(subjects)}; profile {profile}: relations {relations}, "
+        f"{', '.join(dtypes)}, {seconds:g} s a subject"
+    ]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(
+    session: pytest.Session, config: pytest.Config, items: list[pytest.Item]
+) -> None:
+    """Add the tests, and mark those that the lists name.
+
+    Raises:
+        UsageError: A spec, a relation or a listed id names nothing.
+    """
+    from crosscheck.errors import CrosscheckError
+
+    try:
+        added = [*_relation_items(session, config), *_replay_items(session, config)]
+        _mark(added, config)
+    except CrosscheckError as error:
+        raise pytest.UsageError(f"crosscheck: {error}") from None
+    items += added
+
+
+def _relation_items(session: pytest.Session, config: pytest.Config) -> list[pytest.Item]:
+    subjects = dict.fromkeys(config.getoption("--crosscheck-subject"))
+    if not subjects:
+        return []
+    from crosscheck.select import select
+
+    seconds, relations, dtypes = PROFILES[config.getoption("--crosscheck-profile")]
+    names = [each.name for each in select(relations)]
+    return [
+        RelationItem.from_parent(
+            session,
+            name=f"{spec}::{name}",
+            nodeid=f"crosscheck::{spec}::{name}",
+            spec=spec,
+            relation=name,
+            budget_seconds=seconds / len(names),
+            dtypes=dtypes,
+        )
+        for spec in subjects
+        for name in names
+    ]
+
+
+def _replay_items(session: pytest.Session, config: pytest.Config) -> list[pytest.Item]:
+    return [
+        ReplayItem.from_parent(
+            session, name=file, nodeid=f"crosscheck::replay::{Path(file).name}", file=file
+        )
+        for file in config.getoption("--crosscheck-replay")
+    ]
+
+
+def _mark(items: list[pytest.Item], config: pytest.Config) -> None:
+    by_id = {item.nodeid: item for item in items}
+    for name in LISTS:
+        file = config.getoption(f"--crosscheck-{name}")
+        for nodeid, reason in _listed(file) if file else ():
+            item = by_id.get(nodeid)
+            if item is None:
+                raise pytest.UsageError(
+                    f"--crosscheck-{name} {file}: {nodeid} is no test of this run. Take it out, "
+                    "or ask for its subject and profile."
+                )
+            mark = pytest.mark.skip if name == "skips" else pytest.mark.xfail
+            options = {} if name == "skips" else {"strict": True}
+            item.add_marker(mark(reason=reason, **options))
+
+
+def _listed(file: str) -> list[tuple[str, str]]:
+    """Return the ids of a list, each with the comment behind it."""
+    try:
+        lines = Path(file).read_text("utf-8").splitlines()
+    except OSError as error:
+        raise pytest.UsageError(f"crosscheck: {file}: {error.strerror}.") from None
+    parts = [line.partition(" #") for line in lines if not line.lstrip().startswith("#")]
+    return [(nodeid.strip(), reason.strip()) for nodeid, _, reason in parts if nodeid.strip()]
+
+
+class CrosscheckFailed(AssertionError):
+    """A relation that does not pass; the message is its report."""
+
+
+class _Item(pytest.Item):
+    def reportinfo(self) -> tuple[Path, None, str]:
+        """Return where the test stands: nowhere but in its name."""
+        return self.path, None, self.nodeid
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
+        """Return the report alone; a traceback through the tester says nothing."""
+        if isinstance(excinfo.value, CrosscheckFailed):
+            return str(excinfo.value)
+        return super().repr_failure(excinfo, style)
+
+
+class RelationItem(_Item):
+    """One relation on one subject."""
+
+    def __init__(
+        self,
+        *,
+        spec: str,
+        relation: str,
+        budget_seconds: float,
+        dtypes: tuple[str, ...],
+        **rest: Any,
+    ):
+        super().__init__(**rest)
+        self.spec, self.relation = spec, relation
+        self.budget_seconds, self.dtypes = budget_seconds, dtypes
+
+    def runtest(self) -> None:
+        """Run it; blind and inconclusive fail too, and unsupported is a skip with its reason."""
+        from crosscheck.check import check
+
+        report = check(
+            _subject(self.config, self.spec),
+            relations=self.relation,
+            budget_seconds=self.budget_seconds,
+            dtypes=self.dtypes,
+        )
+        if report.verdict == "unsupported":
+            pytest.skip("; ".join(dict.fromkeys(row.reason for row in report.rows)))
+        _require_pass(report)
+
+
+class ReplayItem(_Item):
+    """One saved failure, which must have been mended."""
+
+    def __init__(self, *, file: str, **rest: Any):
+        super().__init__(**rest)
+        self.file = file
+
+    def runtest(self) -> None:
+        """Run the saved case again."""
+        from crosscheck.commands.replay import replay
+        from crosscheck.failure import load
+        from crosscheck.text import divergence_lines
+
+        row = replay(load(self.file))
+        if row.verdict != "pass":
+            words = row.reason or f"verdict {row.verdict}"
+            lines = divergence_lines(row, self.file) if row.verdict == "fail" else [words]
+            raise CrosscheckFailed("\n".join(lines))
+
+
+_SUBJECTS = pytest.StashKey[dict[str, Any]]()
+
+
+def _subject(config: pytest.Config, spec: str) -> Any:
+    made = config.stash.setdefault(_SUBJECTS, {})
+    if spec not in made:
+        from crosscheck.subjects.sources import load_subject
+
+        made[spec] = load_subject(spec)
+    return made[spec]
+
+
+def _require_pass(report: Any) -> None:
+    from crosscheck.text import report_lines
+
+    if report.verdict != "pass":
+        raise CrosscheckFailed("\n".join(report_lines(report, report.verdict)))
+
+
+@pytest.fixture
+def crosscheck(request: pytest.FixtureRequest) -> Callable[..., Any]:
+    """Return a function: a model or Subject (and a reference) -> its report, which must pass.
+
+    It takes the keywords of `crosscheck.check.check`; the profile gives their defaults.
+    """
+
+    def run(candidate: Any, reference: Any = None, **options: Any) -> Any:
+        from crosscheck.adapters import adapt
+        from crosscheck.check import check
+
+        seconds, relations, dtypes = PROFILES[request.config.getoption("--crosscheck-profile")]
+        given = {"relations": relations, "budget_seconds": seconds, "dtypes": dtypes} | options
+        other = None if reference is None else adapt(reference)
+        report = check(adapt(candidate), other, **given)
+        _require_pass(report)
+        return report
+
+    return run
+
+
+@pytest.fixture
+def oracle() -> Callable[[Any], Any]:
+    """Return a function: a model or Subject -> the same function in float64."""
+
+    def cast(model: Any) -> Any:
+        from crosscheck.adapters import adapt
+
+        subject = adapt(model)
+        return subject if subject.info.dtype == "float64" else subject.cast("float64")
+
+    return cast

@@ -1,0 +1,162 @@
+"""A report in words: a line for each relation, six lines for each divergence, what was not run.
+
+Everything here returns plain lines; `screen` wraps and colors them.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from crosscheck.exits import MEANING, exit_code
+from crosscheck.place import point_words
+from crosscheck.report import comparison_report
+from crosscheck.results import Diagnosis, Divergence, RelationResult, Report
+
+COLUMNS = f"{'dtype':<10}{'verdict':<13}{'worst':>9}{'passes at':>11}{'cases':>7}"
+VERDICTS = ("pass", "fail", "error", "inconclusive", "blind", "unsupported")
+NAMED = 3
+
+
+def report_lines(
+    report: Report, verdict: str, *, saved: Mapping[int, str] | None = None
+) -> Iterator[str]:
+    """Yield the whole report.
+
+    Args:
+        report: What `check` returned.
+        verdict: Of the whole.
+        saved: For the failures that were saved, the row's place in `report.rows` -> the file.
+    """
+    yield from heading(report)
+    ran = [row for row in report.rows if row.verdict != "unsupported"]
+    if ran:
+        width = 2 + max(len("relation"), *(len(label(row)) for row in ran))
+        yield from ("", f"{'relation':<{width}}{COLUMNS}")
+        yield from (relation_line(row, width) for row in ran)
+    for place, row in enumerate(report.rows):
+        if row.verdict == "fail":
+            yield ""
+            yield from divergence_lines(row, (saved or {}).get(place))
+    yield from untold_lines(ran)
+    yield from absent_lines(report.rows)
+    yield from ("", verdict_line(report, verdict))
+
+
+def heading(report: Report) -> Iterator[str]:
+    """Yield who is compared with whom, what is known of the oracle, and the notes."""
+    against = report.against or "its own forward without a cache"
+    yield f"{report.subject} against {against}"
+    yield f"  oracle  {report.oracle}"
+    for note in dict.fromkeys(report.notes):
+        yield f"  note    {note}"
+
+
+def label(row: RelationResult) -> str:
+    """Return a relation's name, with its axis where two subjects were compared."""
+    return f"{row.name} (parity)" if row.axis == "parity" else row.name
+
+
+def relation_line(row: RelationResult, width: int) -> str:
+    """Return one relation's line: verdict, largest error, the tolerance that would have passed."""
+    worst = "-" if row.worst is None else f"{row.worst:.1e}"
+    needed = "-" if row.required_tolerance is None else f"{row.required_tolerance:.1e}"
+    numbers = f"{worst:>9}{needed:>11}{row.cases:>7}"
+    return f"{label(row):<{width}}{row.dtype:<10}{row.verdict:<13}{numbers}"
+
+
+def divergence_lines(row: RelationResult, saved: str | None = None) -> Iterator[str]:
+    """Yield the report of one divergence: verdict, worst, count, first, meaning, repeat."""
+    told = _numbers(row)
+    if row.divergence is not None:
+        told["first"] = where(row.divergence)
+    if row.comparison is not None and row.comparison.non_finite != (0, 0) and row.reason:
+        told["why"] = row.reason
+    told["meaning"] = meaning(row.diagnosis)
+    if row.documented is not None:
+        sentence, source = row.documented
+        told["package"] = f'says of it: "{sentence}" ({source})'
+    if saved is not None:
+        told["repeat"] = f"crosscheck replay {saved}"
+    yield told.pop("")
+    for name, words in told.items():
+        yield f"  {name:<8}{words}"
+
+
+def _numbers(row: RelationResult) -> dict[str, str]:
+    if row.comparison is None:
+        return {"": f"DISAGREE {label(row)}, {row.dtype}: {row.reason}"}
+    first, *lines = comparison_report(row.comparison).splitlines()
+    if row.name not in first:
+        first = first.replace("DISAGREE ", f"DISAGREE {label(row)}, ", 1)
+    return {"": first} | {line[:10].strip(): line[10:] for line in lines}
+
+
+def where(divergence: Divergence) -> str:
+    """Return where a divergence begins, and whether it came from there or was inherited."""
+    d = divergence
+    words = [f"row {d.row}", f"position {d.position}"]
+    if d.chunk is not None:
+        words.append(f"chunk {d.chunk}")
+    words.append(point_words(f"{d.point}.{d.layer}" if d.layer is not None else d.point))
+    told = {True: "; its inputs differ already", False: "; its inputs agree: it begins here"}
+    return ", ".join(words) + told.get(d.inherited, "")  # type: ignore[arg-type]
+
+
+def meaning(diagnosis: Sequence[Diagnosis]) -> str:
+    """Return the fault that explains it best, its evidence, what to look at, and the others."""
+    from crosscheck.faults import FAULTS
+
+    if not diagnosis:
+        return "no fault of the dictionary explains it"
+    best, *others = diagnosis
+    words = f"{best.fault} ({best.score:.2f}): {best.evidence}"
+    fault = FAULTS.get(best.fault)
+    if fault is not None:
+        words = f"{words.rstrip('.')}. {' '.join(fault.advice.split())}"
+    if others:
+        named = ", ".join(f"{each.fault} ({each.score:.2f})" for each in others[:NAMED])
+        words = f"{words.rstrip('.')}. Or {named}"
+    return words
+
+
+def untold_lines(rows: Iterable[RelationResult]) -> Iterator[str]:
+    """Yield the relations that could not tell, or that the subject broke, each with its reason."""
+    for row in rows:
+        if row.verdict in ("error", "blind", "inconclusive"):
+            yield ""
+            yield f"{row.verdict.upper()} {label(row)}, {row.dtype}: {row.reason}"
+
+
+def absent_lines(rows: Iterable[RelationResult]) -> Iterator[str]:
+    """Yield which relations were not run, grouped by the reason."""
+    names: dict[str, list[str]] = {}
+    for row in rows:
+        if row.verdict == "unsupported":
+            names.setdefault(row.reason, []).append(label(row))
+    if names:
+        yield from ("", "not run (unsupported)")
+    for reason, which in names.items():
+        yield f"  {', '.join(dict.fromkeys(which))}: {reason}"
+
+
+def verdict_line(report: Report, verdict: str) -> str:
+    """Return the last line: the verdict, how many results have which, and the time."""
+    counts = Counter(row.verdict for row in report.rows)
+    told = ", ".join(f"{counts[kind]} {kind}" for kind in VERDICTS if counts[kind])
+    cases = sum(row.cases for row in report.rows)
+    return (
+        f"{verdict.upper()}: {MEANING[exit_code(verdict)]}. {told or 'nothing was run'}; "
+        f"{cases:,} cases, {report.seconds:.1f} s"
+    )
+
+
+def diagnosis_lines(diagnosis: Iterable[Diagnosis]) -> Iterator[str]:
+    """Yield the faults that would explain a divergence, best first, each with its evidence."""
+    from crosscheck.faults import FAULTS
+
+    found = list(diagnosis)
+    if not found:
+        yield "  no fault of the dictionary explains it"
+    for each in found:
+        yield f"  {each.score:4.2f}  {each.fault}: {each.evidence}"
+    if found and (fault := FAULTS.get(found[0].fault)):
+        yield f"  look    {' '.join(fault.advice.split())}"
