@@ -13,9 +13,8 @@ from crosscheck.commands import (
     run,
     selftest,
 )
-from crosscheck.commands.opening import SubjectRaised
 from crosscheck.commands.options import Parser
-from crosscheck.errors import CrosscheckError
+from crosscheck.errors import CrosscheckError, SubjectError
 from crosscheck.exits import MEANING, RAISED, USAGE
 
 COMMANDS = (run, localize, diagnose, selftest, replay, calibrate, listing)
@@ -29,10 +28,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     sys.path.insert(0, os.getcwd())
     try:
         return options.run(options)
+    except SubjectError as error:
+        return _refuse(str(error), RAISED)
     except CrosscheckError as error:
         return _refuse(str(error), USAGE)
-    except SubjectRaised as error:
-        return _refuse(str(error), RAISED)
     except BrokenPipeError:
         # Whoever read the output has gone: nothing is left to say, and Python's own flush at the
         # end must not say it.

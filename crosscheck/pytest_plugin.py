@@ -47,12 +47,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def _option(config: pytest.Config, name: str) -> Any:
+    return config.getoption(f"--crosscheck-{name}")
+
+
 def pytest_report_header(config: pytest.Config) -> list[str]:
     """Say what is tested with which profile."""
-    subjects = config.getoption("--crosscheck-subject")
+    subjects = _option(config, "subject")
     if not subjects:
         return []
-    profile = config.getoption("--crosscheck-profile")
+    profile = _option(config, "profile")
     seconds, relations, dtypes = PROFILES[profile]
     return [
         f"crosscheck: {', '.join(subjects)}; profile {profile}: relations {relations}, "
@@ -67,7 +71,7 @@ def pytest_collection_modifyitems(
     """Add the tests, and mark those that the lists name.
 
     Raises:
-        UsageError: A spec, a relation or a listed id names nothing.
+        UsageError: A listed id is no test of this run.
     """
     from crosscheck.errors import CrosscheckError
 
@@ -80,12 +84,12 @@ def pytest_collection_modifyitems(
 
 
 def _relation_items(session: pytest.Session, config: pytest.Config) -> list[pytest.Item]:
-    subjects = dict.fromkeys(config.getoption("--crosscheck-subject"))
+    subjects = dict.fromkeys(_option(config, "subject"))
     if not subjects:
         return []
     from crosscheck.select import select
 
-    seconds, relations, dtypes = PROFILES[config.getoption("--crosscheck-profile")]
+    seconds, relations, dtypes = PROFILES[_option(config, "profile")]
     names = [each.name for each in select(relations)]
     return [
         RelationItem.from_parent(
@@ -107,14 +111,14 @@ def _replay_items(session: pytest.Session, config: pytest.Config) -> list[pytest
         ReplayItem.from_parent(
             session, name=file, nodeid=f"crosscheck::replay::{Path(file).name}", file=file
         )
-        for file in config.getoption("--crosscheck-replay")
+        for file in _option(config, "replay")
     ]
 
 
 def _mark(items: list[pytest.Item], config: pytest.Config) -> None:
     by_id = {item.nodeid: item for item in items}
     for name in LISTS:
-        file = config.getoption(f"--crosscheck-{name}")
+        file = _option(config, name)
         for nodeid, reason in _listed(file) if file else ():
             item = by_id.get(nodeid)
             if item is None:
@@ -122,9 +126,10 @@ def _mark(items: list[pytest.Item], config: pytest.Config) -> None:
                     f"--crosscheck-{name} {file}: {nodeid} is no test of this run. Take it out, "
                     "or ask for its subject and profile."
                 )
-            mark = pytest.mark.skip if name == "skips" else pytest.mark.xfail
-            options = {} if name == "skips" else {"strict": True}
-            item.add_marker(mark(reason=reason, **options))
+            if name == "skips":
+                item.add_marker(pytest.mark.skip(reason=reason))
+            else:
+                item.add_marker(pytest.mark.xfail(reason=reason, strict=True))
 
 
 def _listed(file: str) -> list[tuple[str, str]]:
@@ -148,7 +153,9 @@ class _Item(pytest.Item):
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         """Return the report alone; a traceback through the tester says nothing."""
-        if isinstance(excinfo.value, CrosscheckFailed):
+        from crosscheck.errors import CrosscheckError
+
+        if isinstance(excinfo.value, CrosscheckFailed | CrosscheckError):
             return str(excinfo.value)
         return super().repr_failure(excinfo, style)
 
@@ -234,7 +241,7 @@ def crosscheck(request: pytest.FixtureRequest) -> Callable[..., Any]:
         from crosscheck.adapters import adapt
         from crosscheck.check import check
 
-        seconds, relations, dtypes = PROFILES[request.config.getoption("--crosscheck-profile")]
+        seconds, relations, dtypes = PROFILES[_option(request.config, "profile")]
         given = {"relations": relations, "budget_seconds": seconds, "dtypes": dtypes} | options
         other = None if reference is None else adapt(reference)
         report = check(adapt(candidate), other, **given)

@@ -5,6 +5,7 @@ both sides are looked up among the logits that were returned; the calls that led
 program.
 """
 
+import re
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -160,10 +161,19 @@ def _program(
         *_head([origins[model] for model in models]),
         "",
         *(f"{NAMES[model]} = {_made(origins[model], dtype)}" for model in models),
-        *[part for line in body for part in str(line).splitlines()],
-        *last_lines,
+        *_renumbered([part for line in body for part in str(line).splitlines()] + last_lines),
     ]
     return "\n".join(lines) + "\n" if len(lines) <= MOST_LINES else None
+
+
+def _renumbered(lines: list[str]) -> list[str]:
+    """Return the lines with the results counted from 1, in the order in which they appear."""
+    numbers: dict[str, int] = {}
+
+    def renamed(match: re.Match[str]) -> str:
+        return f"{match[1]}{numbers.setdefault(match[2], len(numbers) + 1)}"
+
+    return [re.sub(r"\b([ys])(\d+)\b", renamed, line) for line in lines]
 
 
 def _head(origins: Sequence[Origin]) -> Iterator[str]:

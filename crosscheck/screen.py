@@ -8,6 +8,10 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.text import Text
 
 STYLES = {
     "pass": "green",
@@ -49,7 +53,7 @@ def wrapped(line: str, width: int) -> list[str]:
     ) or [line]
 
 
-def _styled(line: str) -> "object":
+def _styled(line: str) -> "Text":
     from rich.text import Text
 
     text = Text(line)

@@ -4,7 +4,7 @@ A taped subject answers as the one inside; each state remembers the call that ma
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -68,7 +68,10 @@ class Tape:
             for call in self.calls
             for place in _places(call.result, vector)
         ]
-        return min(found, key=lambda item: item[0])[1:] if found else None
+        if not found:
+            return None
+        _, call, place = min(found, key=lambda item: item[0])
+        return call, place
 
     def needed(self, numbers: Iterable[int]) -> list[Call]:
         """Return the calls that the named ones stand on, in order."""
@@ -127,12 +130,12 @@ class TapedSubject:
         try:
             answer = function(*given, **options)
         except Exception as error:
-            self._tape.calls[call.number] = Call(**(vars(call) | {"raised": error}))
+            self._tape.calls[call.number] = replace(call, raised=error)
             raise
         if method in STATE_RESULTS:
             return Held(call.number, answer)
         result, state = answer if method == "step" else (answer, None)
-        self._tape.calls[call.number] = Call(**(vars(call) | {"result": _copied(result)}))
+        self._tape.calls[call.number] = replace(call, result=_copied(result))
         return (result, Held(call.number, state)) if method == "step" else result
 
 

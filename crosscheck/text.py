@@ -97,8 +97,12 @@ def where(divergence: Divergence) -> str:
     if d.chunk is not None:
         words.append(f"chunk {d.chunk}")
     words.append(point_words(f"{d.point}.{d.layer}" if d.layer is not None else d.point))
-    told = {True: "; its inputs differ already", False: "; its inputs agree: it begins here"}
-    return ", ".join(words) + told.get(d.inherited, "")  # type: ignore[arg-type]
+    told = {
+        True: "; its inputs differ already",
+        False: "; its inputs agree: it begins here",
+        None: "",
+    }
+    return ", ".join(words) + told[d.inherited]
 
 
 def meaning(diagnosis: Sequence[Diagnosis]) -> str:

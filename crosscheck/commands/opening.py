@@ -6,13 +6,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from crosscheck.errors import CrosscheckError
+from crosscheck.errors import CrosscheckError, SubjectRaised
 
 STARTED = time.monotonic()
-
-
-class SubjectRaised(Exception):
-    """The user's own code raised while a model was made; the message is one sentence."""
 
 
 def open_subject(text: str) -> Any:
