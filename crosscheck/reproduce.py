@@ -8,15 +8,15 @@ program.
 import re
 import textwrap
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from crosscheck.compare import Comparison, compare
-from crosscheck.errors import CrosscheckError
-from crosscheck.place import Place, is_logits
+from crosscheck.compare import Comparison
+from crosscheck.judging import judge_sides
+from crosscheck.place import is_logits
 from crosscheck.programs.case import Case
 from crosscheck.relations.registry import Relation, Sides
 from crosscheck.tape import Call, Tape
@@ -52,6 +52,7 @@ def reproduce(
     *,
     origins: Sequence[Origin],
     dtype: str | None = None,
+    rtol: float | None = None,
 ) -> str | None:
     """Return a program that exits with 1 while the case fails, or None where none can be written.
 
@@ -65,32 +66,33 @@ def reproduce(
         case: The failing case.
         origins: How the program makes the candidate, and the reference where there is one.
         dtype: What the program casts to; None leaves the models as they are made.
+        rtol: Of the semantic level, where the oracle's own noise is above the level's.
     """
     tape = Tape()
     left = tape.subject(candidate, 0)
     right = left if reference is candidate else tape.subject(reference, 1)
     sides = relation.run(left, right, case)
-    if getattr(sides, "expect", "agree") == "refuse":
+    if sides.expect == "refuse":
         last = _last_of_candidate(tape)
         ending = _must_raise(last) if last else None
         targets = [last] if last else []
     else:
-        targets, ending = _must_agree(relation, sides, tape)
+        targets, ending = _must_agree(relation, sides, tape, rtol)
     if ending is None:
         return None
     return _program(relation, tape, targets, ending, origins, dtype)
 
 
 def _must_agree(
-    relation: Relation, sides: Sides, tape: Tape
+    relation: Relation, sides: Sides, tape: Tape, rtol: float | None
 ) -> tuple[list[Call], tuple[str, list[str]] | None]:
-    found = _logits_place(relation, sides)
-    if found is None:
+    comparison = _logits_comparison(relation, sides, rtol)
+    if comparison is None or comparison.first is None:
         return [], None
-    place, comparison = found
+    place = comparison.first
     at = (place.row, place.position)
-    left = tape.find(np.asarray(sides.left[place.name])[at])
-    right = tape.find(np.asarray(sides.right[place.name])[at])
+    left = tape.find(np.asarray(sides.left[comparison.points[0]])[at])
+    right = tape.find(np.asarray(sides.right[comparison.points[0]])[at])
     if left is None or right is None:
         return [], None
     about = (
@@ -99,24 +101,21 @@ def _must_agree(
     lines = [
         f"left, right = {_element(left)}, {_element(right)}",
         "error = np.abs(np.float64(left) - np.float64(right)).max()",
-        f"allowed = {comparison.allowed!r}  # {relation.level.level}",
+        f"allowed = {comparison.allowed!r}  # {comparison.tolerance.level}",
         'print(f"largest difference {error:.3g}, allowed {allowed:.3g}")',
         "sys.exit(0 if error <= allowed else 1)",
     ]
     return [left[0], right[0]], (about, lines)
 
 
-def _logits_place(relation: Relation, sides: Sides) -> tuple[Place, Comparison] | None:
+def _logits_comparison(relation: Relation, sides: Sides, rtol: float | None) -> Comparison | None:
+    """Return the numbers of the first point of logits that fails; None where none does."""
     for name in sides.left:
-        if not is_logits(name):
-            continue
-        left, right = sides.left[name], sides.right[name]
-        try:
-            comparison = compare(left, right, relation.level, name=name, valid=sides.valid)
-        except CrosscheckError:
-            return None
-        if comparison.first is not None:
-            return comparison.first, comparison
+        if is_logits(name) and name in sides.right:
+            alone = replace(sides, left={name: sides.left[name]}, right={name: sides.right[name]})
+            comparison = judge_sides(relation, alone, rtol=rtol).comparison
+            if comparison is not None and comparison.first is not None:
+                return comparison
     return None
 
 

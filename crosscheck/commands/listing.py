@@ -7,7 +7,7 @@ from typing import Any
 from crosscheck.commands import options as shared
 from crosscheck.commands.opening import write_json
 from crosscheck.screen import show
-from crosscheck.tables import adapter_rows, fault_rows, relation_rows
+from crosscheck.tables import adapter_rows, fault_rows, markdown, relation_rows
 
 ROWS = {"relations": relation_rows, "faults": fault_rows, "adapters": adapter_rows}
 
@@ -16,13 +16,16 @@ def add(commands: Any) -> None:
     """Add the command."""
     parser = shared.command(commands, "list", run, help="list relations, faults or adapters")
     parser.add_argument("what", choices=tuple(ROWS))
+    parser.add_argument("--markdown", action="store_true", help="print one table in Markdown")
     shared.add_json(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print one block a name, and return 0."""
+    """Print one block or one row of a table for each name, and return 0."""
     rows = ROWS[options.what]()
-    if options.json != "-":
+    if options.markdown:
+        print(markdown(rows), end="")
+    elif options.json != "-":
         show(_lines(rows))
     write_json(rows, options.json)
     return 0

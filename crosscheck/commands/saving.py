@@ -79,6 +79,7 @@ def program_of(
             case_from_json(failure.case),
             origins=[each for each in origins if each is not None],
             dtype=None if made[0].info.dtype == failure.dtype else failure.dtype,
+            rtol=getattr(row.comparison.tolerance, "rtol", None) if row.comparison else None,
         )
     except Exception:
         # The run has told what it found; a subject that raises now only costs the program.
