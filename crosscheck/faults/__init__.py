@@ -1,5 +1,38 @@
-"""The fault dictionary: programs over the protocol that make a right subject wrong, by name."""
+"""The dictionary of faults: programs over the protocol that wrap a right subject."""
 
+from crosscheck.faults import (
+    bookkeeping,
+    capacity,
+    cross,
+    gather,
+    masks,
+    modes,
+    output,
+    pages,
+    positions,
+    quantized,
+    rollback,
+    speculation,
+    windows,
+    writes,
+)
 from crosscheck.faults.registry import FAULTS, Fault, fault
 
 __all__ = ["FAULTS", "Fault", "fault"]
+
+GROUPS = (
+    positions,
+    masks,
+    windows,
+    writes,
+    capacity,
+    bookkeeping,
+    rollback,
+    gather,
+    pages,
+    speculation,
+    quantized,
+    cross,
+    output,
+    modes,
+)
