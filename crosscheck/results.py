@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Literal, NoReturn
 
 from crosscheck.compare import Comparison
+from crosscheck.errors import CrosscheckError
 
 Verdict = Literal["pass", "fail", "blind", "inconclusive", "unsupported", "error"]
 SCHEMA_VERSION = 1
@@ -60,6 +62,10 @@ class RelationResult:
         documented: What the package says about it.
         axis: "self" (one subject against itself) or "parity" (two subjects).
         dtype: In which it was judged.
+        tolerance: The rule that judged, as printed.
+        kills: Planted faults that it saw.
+        near_ties: Greedy ids that differ where rounding explains it; None where not counted.
+        curve: Of a failure: the errors along positions, the cache's edges, the margins (JSON data).
     """
 
     name: str
@@ -75,6 +81,18 @@ class RelationResult:
     documented: tuple[str, str] | None = None
     axis: str = "self"
     dtype: str = "float64"
+    tolerance: str = ""
+    kills: tuple[str, ...] = ()
+    near_ties: int | None = None
+    curve: Mapping[str, Any] | None = None
+
+
+class NotPassedError(AssertionError):
+    """A report's verdict is not pass; the message says which relations, `report` holds all."""
+
+    def __init__(self, message: str, report: "Report") -> None:
+        super().__init__(message)
+        self.report = report
 
 
 @dataclass(frozen=True)
@@ -100,3 +118,66 @@ class Report:
     coverage: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
     seconds: float = 0.0
+
+    @property
+    def verdict(self) -> Verdict:
+        """The verdict of the whole: the gravest of the rows, and never a pass of nothing.
+
+        fail, error, inconclusive, blind, pass in this order; unsupported where nothing was
+        compared.
+        """
+        found = {row.verdict for row in self.rows}
+        for verdict in _GRAVEST_FIRST[:2]:
+            if verdict in found:
+                return verdict
+        if not any(row.cases for row in self.rows):
+            return "unsupported"
+        return next(verdict for verdict in _GRAVEST_FIRST if verdict in found)
+
+    def __bool__(self) -> NoReturn:
+        raise TypeError("Report: use .verdict or raise_for_failure()")
+
+    def raise_for_failure(self) -> None:
+        """Raise unless the verdict is pass.
+
+        Raises:
+            NotPassedError: With a line for each row that is neither pass nor unsupported.
+        """
+        if self.verdict == "pass":
+            return
+        told = [
+            f"  {row.verdict} {row.name} ({row.axis}, {row.dtype}): {row.reason}"
+            for row in self.rows
+            if row.verdict not in ("pass", "unsupported")
+        ]
+        against = f" against {self.against}" if self.against else ""
+        head = f"raise_for_failure: {self.subject}{against}: verdict is {self.verdict}."
+        raise NotPassedError("\n".join((head, *told)), self)
+
+    def to_json(self, path: str | Path | None = None) -> dict[str, Any]:
+        """Return the report as JSON data, and write it to a file where one is given.
+
+        Raises:
+            CrosscheckError: The file can't be written.
+        """
+        import json
+
+        from crosscheck.results_json import to_json
+
+        data = to_json(self)
+        if path is not None:
+            try:
+                Path(path).write_text(json.dumps(data, indent=1, allow_nan=False) + "\n")
+            except OSError as error:
+                raise CrosscheckError(f"to_json: path {str(path)!r}: {error.strerror}.") from None
+        return data
+
+
+_GRAVEST_FIRST: tuple[Verdict, ...] = (
+    "fail",
+    "error",
+    "inconclusive",
+    "blind",
+    "pass",
+    "unsupported",
+)

@@ -1,0 +1,207 @@
+"""One relation on one axis: its examples one by one, and what they showed so far."""
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from crosscheck.compare import Comparison
+from crosscheck.errors import CrosscheckError
+from crosscheck.judging import Outcome, run_case, sentence, without_sides
+from crosscheck.levels import Semantic
+from crosscheck.oracle import ROOM, Oracle, remeasured
+from crosscheck.programs.case import Case
+from crosscheck.relations.registry import Relation
+from crosscheck.results import RelationResult, Verdict
+from crosscheck.subjects.protocol import describe
+
+# An error up to this may be float32 rounding that the first look at the oracle did not meet.
+GRAY = 1e-5
+KEPT = 24
+JUDGES_ITSELF = frozenset({"cache.causal", "mode.stale"})
+
+
+@dataclass
+class Job:
+    """A relation on an axis.
+
+    Attributes:
+        relation: What must hold.
+        axis: "self" or "parity".
+        oracle: Who judges on this axis.
+        seed: Of the examples.
+        ran: How many cases ran and compared something.
+        cases: The first of those that passed, for planting faults and for the working dtype.
+        worst: The passing comparison that came closest to failing.
+        failure: The case that failed or raised, and how.
+        slowest: Seconds that a case took at most.
+        reason: Of a verdict that no case gave.
+        verdict: Set where no case gives it; None while the cases decide.
+        killed: Planted faults that it saw.
+        unseen: Planted faults that it did not.
+        refused: The first refusal, where the subject may refuse a case.
+    """
+
+    relation: Relation
+    axis: str
+    oracle: Oracle
+    seed: int
+    ran: int = 0
+    cases: list[Case] = field(default_factory=list)
+    worst: tuple[float, Comparison] | None = None
+    failure: tuple[Case, Outcome] | None = None
+    slowest: float = 0.0
+    reason: str = ""
+    verdict: Verdict | None = None
+    killed: list[str] = field(default_factory=list)
+    unseen: list[str] = field(default_factory=list)
+    refused: str = ""
+    _examples: Iterator[Case] | None = None
+
+    @property
+    def open(self) -> bool:
+        """Whether another case may change the verdict."""
+        return self.verdict is None and self.failure is None
+
+    def next(self) -> bool:
+        """Run the next example; return whether there was one."""
+        try:
+            if self._examples is None:
+                info = describe(self.oracle.candidate)
+                self._examples = iter(self.relation.cases(info, self.seed))
+            case = next(self._examples, None)
+        except Exception as error:
+            # A relation's own code may be the user's: its slip is an error of this row alone.
+            self.verdict, self.reason = "error", f"its examples can't be made: {sentence(error)}"
+            return False
+        if case is None:
+            return False
+        self.run(case)
+        return True
+
+    def run(self, case: Case) -> Outcome:
+        """Run one case and keep what it showed."""
+        began = time.monotonic()
+        outcome = self.outcome(self.oracle.candidate, self.oracle.reference, case)
+        self.slowest = max(self.slowest, time.monotonic() - began)
+        if outcome.verdict in ("nothing", "refused"):
+            self.refused = self.refused or outcome.reason * (outcome.verdict == "refused")
+            return outcome
+        self.ran += 1
+        if outcome.verdict != "pass":
+            self.failure = (case, outcome)
+            return outcome
+        if len(self.cases) < KEPT:
+            self.cases.append(case)
+        if outcome.comparison is not None and (
+            self.worst is None or outcome.severity > self.worst[0]
+        ):
+            self.worst = (outcome.severity, outcome.comparison)
+        return outcome
+
+    def outcome(self, candidate: Any, reference: Any, case: Case) -> Outcome:
+        """Return the outcome of a case on any two subjects, with this axis's tolerance."""
+        names = None
+        if self.axis == "parity":
+            names = (describe(candidate).name, describe(reference).name)
+        first = run_case(
+            self.relation, candidate, reference, case, rtol=self.oracle.rtol, names=names
+        )
+        return self._reconsidered(first, case, names, candidate)
+
+    def _reconsidered(
+        self, outcome: Outcome, case: Case, names: tuple[str, str] | None, candidate: Any
+    ) -> Outcome:
+        # Only the real subject is given the benefit of the doubt, and only if its own uncached
+        # forward shows that much noise on this very text.
+        comparison = outcome.comparison
+        if candidate is not self.oracle.candidate or outcome.verdict != "fail":
+            return outcome
+        if comparison is None or not isinstance(comparison.tolerance, Semantic):
+            return outcome
+        if not comparison.required_tolerance <= GRAY:
+            return outcome
+        rtol = ROOM * remeasured(self.oracle, case.ids)
+        if rtol < comparison.required_tolerance:
+            return outcome
+        reference = self.oracle.reference
+        return run_case(self.relation, candidate, reference, case, rtol=rtol, names=names)
+
+    def decide(self, budget_seconds: float) -> None:
+        """Set the verdict once no more cases will run."""
+        if self.verdict is not None:
+            return
+        if self.failure is not None:
+            outcome = self.failure[1]
+            self.verdict = "error" if outcome.verdict == "error" else "fail"
+            self.reason = outcome.reason
+        elif self.ran:
+            self.verdict = "pass"
+        elif self._examples is None:
+            self.verdict = "inconclusive"
+            self.reason = f"not reached within the budget of {budget_seconds:g} s"
+        elif self.refused:
+            self.verdict, self.reason = "unsupported", self.refused
+        elif self.relation.name == "cache.work":
+            self.verdict = "unsupported"
+            self.reason = "the subject doesn't tell forwarded_positions"
+        elif self.slowest:
+            self.verdict, self.reason = "inconclusive", "nothing was compared"
+        else:
+            self.verdict, self.reason = "unsupported", "none of its examples fits this subject"
+
+    def row(self) -> RelationResult:
+        """Return what the report says of it, without localizing or naming."""
+        comparison = self.failure[1].comparison if self.failure else None
+        shown = comparison
+        if shown is None and self.worst is not None:
+            shown = self.worst[1]
+        documented = describe(self.oracle.candidate).documented.get(self.relation.name)
+        row = RelationResult(
+            name=self.relation.name,
+            verdict=self.verdict or "inconclusive",
+            cases=self.ran,
+            reason=self.reason,
+            comparison=comparison,
+            documented=(documented.sentence, documented.source) if documented else None,
+            axis=self.axis,
+            dtype=self.oracle.dtype,
+            kills=tuple(self.killed),
+        )
+        return with_numbers(row, shown)
+
+
+def with_numbers(row: RelationResult, shown: Comparison | None) -> RelationResult:
+    """Return the row with a comparison's numbers; a failure without any can't have passed."""
+    if shown is not None:
+        return replace(
+            row,
+            worst=shown.worst,
+            required_tolerance=shown.required_tolerance,
+            tolerance=str(shown.tolerance),
+        )
+    if row.verdict == "fail":
+        return replace(row, worst=math.nan, required_tolerance=math.inf)
+    return row
+
+
+def make_job(relation: Relation, axis: str, oracle: Oracle, seed: int) -> Job:
+    """Return a job, closed at once where the oracle can't judge it."""
+    job = Job(relation, axis, oracle, seed)
+    barred = oracle.shaken or oracle.wrong
+    if barred and relation.name not in JUDGES_ITSELF:
+        job.verdict, job.reason = "inconclusive", f"no oracle: {barred}"
+    return job
+
+
+def failing_case(job: Job) -> tuple[Case, Outcome]:
+    """Return the case that failed, and its outcome without arrays.
+
+    Raises:
+        CrosscheckError: None failed.
+    """
+    if job.failure is None:
+        raise CrosscheckError(f"failing_case: {job.relation.name} has no failing case.")
+    case, outcome = job.failure
+    return case, without_sides(outcome)

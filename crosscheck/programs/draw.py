@@ -1,0 +1,157 @@
+"""Which operations may come next: legal for the rows as they stand, and for the subject.
+
+Letters: B rows.
+"""
+
+from dataclasses import dataclass
+
+from hypothesis import strategies as st
+
+from crosscheck.programs.case import (
+    Append,
+    AppendRagged,
+    Fork,
+    Gather,
+    Grow,
+    Pad,
+    PermutePages,
+    Rollback,
+    Speculate,
+)
+from crosscheck.programs.model import Rows
+from crosscheck.subjects.protocol import SubjectInfo
+
+BATCHES = (2, 3)
+LONGEST = 24
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How far generated programs go on one subject.
+
+    Attributes:
+        capabilities: What it declares.
+        longest: Tokens that a row may ever hold, those not real included.
+        chunk: The longest step.
+        room_back: Tokens that may be taken back once the smallest window has filled; None for any
+            number.
+        window: The smallest window; None without one.
+    """
+
+    capabilities: frozenset[str]
+    longest: int
+    chunk: int
+    room_back: int | None
+    window: int | None
+
+    @classmethod
+    def of(cls, subject: object, info: SubjectInfo) -> "Limits":
+        """Return the limits: past every small window, inside the model's positions."""
+        windows = [w for w in info.windows if w is not None]
+        wanted = max([LONGEST, *(w + w // 2 + 3 for w in windows if w <= 2 * LONGEST)])
+        return cls(
+            info.capabilities,
+            min(wanted, info.max_positions or wanted),
+            8,
+            getattr(subject, "rollback_room", 0 if windows else None),
+            min(windows, default=None),
+        )
+
+
+def appends(limits: Limits, rows: Rows) -> st.SearchStrategy[Append] | None:
+    """Return how many tokens may be fed to every row."""
+    most = _most(limits, rows)
+    return st.integers(1, most).map(Append) if most else None
+
+
+def raggeds(limits: Limits, rows: Rows) -> st.SearchStrategy[AppendRagged] | None:
+    """Return how many tokens may be fed to each row."""
+    most = _most(limits, rows)
+    if not most or "count" not in limits.capabilities:
+        return None
+    each = st.lists(st.integers(0, most), min_size=len(rows.texts), max_size=len(rows.texts))
+    return each.filter(any).map(lambda counts: AppendRagged(tuple(counts)))
+
+
+def rollbacks(limits: Limits, rows: Rows, held: int) -> st.SearchStrategy[Rollback] | None:
+    """Return lengths to go back to.
+
+    Args:
+        limits: Of the subject.
+        rows: As they stand.
+        held: The most tokens that any row has held so far.
+    """
+    if "rollback" not in limits.capabilities or not all(rows.lengths):
+        return None
+    filled = limits.window is not None and held > limits.window
+    back = limits.room_back if filled and limits.room_back is not None else max(rows.lengths)
+    lowest = [max(0, n - back) for n in rows.lengths]
+    if not back or max(lowest) > min(rows.lengths):
+        return None
+    same = st.integers(max(lowest), min(rows.lengths)).map(Rollback)
+    if "count" not in limits.capabilities:
+        return same
+    each = st.tuples(*(st.integers(n, m) for n, m in zip(lowest, rows.lengths, strict=True)))
+    return same | each.map(Rollback)
+
+
+def gathers(limits: Limits, rows: Rows) -> st.SearchStrategy[Gather] | None:
+    """Return orders of rows, with repeats, of a few batch sizes."""
+    if "gather" not in limits.capabilities:
+        return None
+    row = st.integers(0, len(rows.texts) - 1)
+    sizes = st.sampled_from(BATCHES)
+    orders = sizes.flatmap(lambda n: st.lists(row, min_size=n, max_size=n))
+    return orders.map(lambda order: Gather(tuple(order)))
+
+
+def forks(limits: Limits, rows: Rows) -> st.SearchStrategy[Fork] | None:
+    """Return how many other tokens a second state takes."""
+    most = min(_most(limits, rows), 3)
+    if "fork" not in limits.capabilities or not most:
+        return None
+    return st.integers(1, most).map(Fork)
+
+
+def pads(limits: Limits, rows: Rows) -> st.SearchStrategy[Pad] | None:
+    """Return padding for the first append, the one place where every loop puts it."""
+    sides = [side for side in ("left", "right") if f"{side}_pad" in limits.capabilities]
+    room = min(3, limits.longest - 1)
+    if any(rows.lengths) or rows.pad is not None or not sides or room < 1:
+        return None
+    return st.builds(Pad, st.sampled_from(sides), st.integers(1, room))
+
+
+def speculations(limits: Limits, rows: Rows, held: int) -> st.SearchStrategy[Speculate] | None:
+    """Return drafts, and how much of them is kept."""
+    most = min(_most(limits, rows), 3)
+    if not {"rollback", "chunk"} <= limits.capabilities or not most or not all(rows.lengths):
+        return None
+    after = max(held, max(rows.lengths) + most)
+    filled = limits.window is not None and after > limits.window
+    back = limits.room_back if filled and limits.room_back is not None else most
+    return st.integers(1, most).flatmap(
+        lambda k: st.integers(max(0, k - back), k).map(lambda kept: Speculate(k, kept))
+    )
+
+
+def grows(limits: Limits) -> st.SearchStrategy[Grow] | None:
+    """Return more room, by one amount: each capacity is compiled anew."""
+    if "grow" not in limits.capabilities:
+        return None
+    return st.just(Grow(2 * limits.longest))
+
+
+def permutations(limits: Limits) -> st.SearchStrategy[PermutePages] | None:
+    """Return another order of the pages."""
+    if "paged" not in limits.capabilities:
+        return None
+    return st.integers(0, 3).map(PermutePages)
+
+
+def _most(limits: Limits, rows: Rows) -> int:
+    """Return the longest step that is legal now; 0 when the rows are full."""
+    owed = 0 if rows.pad is None else rows.pad.n
+    left = limits.longest - max(rows.lengths) - rows.padded - owed
+    started = any(rows.lengths)
+    return max(0, min(left, limits.chunk if "chunk" in limits.capabilities or not started else 1))
