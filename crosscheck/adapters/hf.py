@@ -1,0 +1,300 @@
+"""A causal language model of transformers as a subject, with any of its caches.
+
+Letters: B rows, T tokens of this call, S tokens fed so far.
+"""
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crosscheck.adapters import hf_cache, hf_capture, hf_variants
+from crosscheck.adapters.hf_call import Caller
+from crosscheck.adapters.hf_probe import Facts, probe
+from crosscheck.adapters.torch_tools import cast_copy, dtype_of, nudged_copy, weights_hash
+from crosscheck.errors import CrosscheckError, Refused, SubjectError
+from crosscheck.subjects.protocol import KV, SubjectInfo
+
+DEFAULT_CAPACITY = 64
+
+
+@dataclass(frozen=True)
+class Setup:
+    """How a model is driven; the same for its casts and variants.
+
+    Attributes:
+        cache: Makes a cache; None for the model's own.
+        cache_options: Arguments of that cache beyond config, capacity, batch, dtype.
+        gather: The verb that reorders rows; None for the most general one that all layers have.
+        name: For reports.
+        notes: Sentences for the report.
+        documented: relation -> what the package says about a difference there.
+    """
+
+    cache: Any = None
+    cache_options: Mapping[str, Any] = field(default_factory=dict)
+    gather: str | None = None
+    name: str = ""
+    notes: tuple[str, ...] = ()
+    documented: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Held:
+    """A cache, and what was fed into it.
+
+    Attributes:
+        cache: The package's object, changed in place; None before the model made its own.
+        real_BS: Which of the tokens fed are real.
+        position_BS: Where they stand.
+        padded: Whether the model must be told which are real.
+        encoder: Cross-attention inputs.
+        spent: Why this state must not be used any more.
+    """
+
+    cache: Any
+    real_BS: NDArray
+    position_BS: NDArray
+    padded: bool = False
+    encoder: Any = None
+    spent: str = ""
+
+
+class CausalLM:
+    """The subject; `adapt` makes it."""
+
+    source: str | None = None
+
+    def __init__(self, model: Any, setup: Setup, *, facts: Facts | None = None) -> None:
+        self.model = model.eval()
+        self.setup = setup
+        self._make = hf_cache.cache_class(setup.cache)
+        self._call = Caller(model)
+        self.facts = facts or probe(self)
+        self._call.offset, self._call.own_positions = self.facts.offset, self.facts.own_positions
+        self._call.pad = self.facts.pad
+        self.info = self._info()
+
+    @property
+    def forwarded_positions(self) -> int:
+        """Rows times tokens that entered the model so far."""
+        return self._call.forwarded_positions
+
+    @property
+    def rollback_room(self) -> int | None:
+        """How many tokens may be taken back once a window has filled; None for any number."""
+        return 0 if any(self.info.windows) else None
+
+    def full(self, ids: NDArray, **options: Any) -> NDArray:
+        """Return logits [B, T, V] of whole texts, without any cache."""
+        empty = self._empty(len(ids), None, options.pop("encoder", None))
+        return self._forward(empty, np.asarray(ids), use_cache=False, **options)[0]
+
+    def init(self, batch: int, capacity: int | None, *, encoder: Any = None) -> Held:
+        """Return an empty state; without a fixed room, capacity is ignored."""
+        room = capacity or min(self.info.max_positions or DEFAULT_CAPACITY, DEFAULT_CAPACITY)
+        cache = None
+        if self._make is not None:
+            made = self._make
+            cache = hf_cache.make_cache(made, self.model, batch, room, self.setup.cache_options)
+        return self._empty(batch, cache, encoder)
+
+    def step(self, state: Held, ids: NDArray, **options: Any) -> tuple[NDArray, Held]:
+        """Return logits [B, T, V] of the next tokens, and the next state."""
+        usable(state)
+        try:
+            return self._forward(state, np.asarray(ids), use_cache=True, **options)
+        except BaseException:
+            # After an exception some layers may have taken the tokens and others not.
+            state.spent = "a step on it raised"
+            raise
+
+    def length(self, state: Held) -> NDArray:
+        """Return int [B]: real tokens held, corrected by what the cache itself says."""
+        told = None if state.cache is None else hf_cache.reported_length(state.cache)
+        surplus = 0 if told is None else told - state.real_BS.shape[1]
+        return state.real_BS.sum(1) + surplus
+
+    def rollback(self, state: Held, length: Any) -> Held:
+        """Return the state with only the first length[b] real tokens of each row.
+
+        Raises:
+            Refused: The package refuses, or rows of unlike lengths would need gaps it can't hold.
+        """
+        usable(state)
+        keep_BS, cut = _kept(state.real_BS, np.broadcast_to(length, len(state.real_BS)))
+        ragged = bool((state.real_BS[:, :cut] != keep_BS[:, :cut]).any())
+        if ragged and "count" not in self.info.capabilities:
+            raise Refused("rollback: rows keep unlike lengths, the cache is cut for all rows alike.")
+        drop = state.real_BS.shape[1] - cut
+        state.spent = "it was rolled back"
+        if drop and state.cache is not None:
+            hf_cache.crop(state.cache, drop)
+        position_BS = state.position_BS[:, :cut]
+        padded = state.padded or ragged
+        return replace(
+            state, real_BS=keep_BS[:, :cut], position_BS=position_BS, padded=padded, spent=""
+        )
+
+    def gather(self, state: Held, rows: Sequence[int] | NDArray) -> Held:
+        """Return the state whose row i is the old row rows[i]."""
+        usable(state)
+        rows = np.asarray(rows)
+        state.spent = "its rows were gathered"
+        if state.cache is not None and state.real_BS.shape[1]:
+            verb = self.setup.gather or hf_cache.gather_verb(state.cache)
+            hf_cache.select_rows(state.cache, rows, verb)
+        encoder = None if state.encoder is None else np.asarray(state.encoder)[rows]
+        real_BS, position_BS = state.real_BS[rows], state.position_BS[rows]
+        return replace(state, real_BS=real_BS, position_BS=position_BS, encoder=encoder, spent="")
+
+    def fork(self, state: Held) -> Held:
+        """Return a second state that lives on by itself."""
+        return replace(usable(state), cache=copy.deepcopy(state.cache))
+
+    def kv(self, state: Held, layer: int) -> KV:
+        """Return what one layer holds, in the order of its slots."""
+        if state.cache is None or not state.real_BS.shape[1]:
+            none = np.zeros((len(state.real_BS), 0))
+            return KV(none[..., None, None], none[..., None, None], none.astype(int), none > 0)
+        return hf_cache.read_kv(usable(state).cache, layer, state.real_BS, state.position_BS)
+
+    def with_kv(self, state: Held, layer: int, kv: KV) -> Held:
+        """Return the state with one layer's keys and values replaced."""
+        hf_cache.write_kv(usable(state).cache, layer, kv)
+        return state
+
+    def capture(self, ids: NDArray, points: Sequence[str] | None = None) -> dict[str, NDArray]:
+        """Return intermediate results of `full` by canonical name, in the forward's order."""
+        with hf_capture.tapped(self.model, points) as taps:
+            taps["logits"] = self.full(ids)
+        return hf_capture.ordered(taps, points, np.shape(ids))
+
+    def capture_step(
+        self, state: Held, ids: NDArray, points: Sequence[str] | None = None, **options: Any
+    ) -> tuple[dict[str, NDArray], Held]:
+        """Return intermediate results of one step by canonical name, and the next state."""
+        with hf_capture.tapped(self.model, points) as taps:
+            taps["logits"], after = self.step(state, ids, **options)
+        return hf_capture.ordered(taps, points, np.shape(ids)), after
+
+    def cast(self, dtype: str) -> "CausalLM":
+        """Return the same weights in another dtype; upward exactly."""
+        if dtype == self.info.dtype:
+            return self
+        return self._like(cast_copy(self.model, dtype))
+
+    def nudged(self, scale: float, seed: int) -> "CausalLM":
+        """Return the same model with every weight times 1 + scale * normal noise."""
+        return self._like(nudged_copy(self.model, scale, seed))
+
+    def variant(self, name: str) -> "CausalLM":
+        """Return the same weights in another form: `window=N`, `gqa_as_mha`, `eager`, `sdpa`."""
+        return self._like(hf_variants.variant(self.model, name))
+
+    def _like(self, model: Any) -> "CausalLM":
+        twin = CausalLM(model, self.setup, facts=self.facts)
+        twin.source = self.source
+        return twin
+
+    def _empty(self, batch: int, cache: Any, encoder: Any) -> Held:
+        none = np.zeros((batch, 0), np.int64)
+        return Held(cache, none.astype(bool), none, encoder=encoder)
+
+    def _forward(
+        self, state: Held, ids_BT: NDArray, *, use_cache: bool, **options: Any
+    ) -> tuple[NDArray, Held]:
+        real_BT, told = _real(ids_BT, options)
+        if set(options) - {"mask", "count", "positions", "visible"}:
+            raise CrosscheckError(f"{self.info.name}: options are {', '.join(options)}.")
+        padded = state.padded or told
+        real_BS = np.concatenate([state.real_BS, real_BT], 1)
+        given = options.get("positions")
+        counted_BT = state.real_BS.sum(1)[:, None] + np.maximum(real_BT.cumsum(1) - 1, 0)
+        position_BT = counted_BT if given is None else np.asarray(given)
+        visible_BTS = options.get("visible")
+        if visible_BTS is not None:
+            visible_BTS = _by_slot(np.asarray(visible_BTS, bool), state.real_BS, real_BT)
+        if padded and self._call.own_positions and self._call.pad is not None:
+            ids_BT = np.where(real_BT, ids_BT, self._call.pad)
+        explicit = given is not None or (padded and not self._call.own_positions)
+        # Given positions without a mask would be read as several texts packed into one row.
+        told_BS = real_BS if padded or (given is not None and visible_BTS is None) else None
+        logits, cache = self._call(
+            ids_BT,
+            cache=state.cache,
+            use_cache=use_cache,
+            real_BS=told_BS,
+            position_BT=position_BT if explicit else None,
+            visible_BTS=visible_BTS,
+            encoder=state.encoder,
+        )
+        if not use_cache:
+            return logits, state
+        state.spent = "a later step went on from it"
+        position_BS = np.concatenate([state.position_BS, position_BT], 1)
+        return logits, Held(cache, real_BS, position_BS, padded, state.encoder)
+
+    def _info(self) -> SubjectInfo:
+        facts, setup = self.facts, self.setup
+        return SubjectInfo(
+            name=setup.name or type(self.model).__name__,
+            framework="torch",
+            dtype=dtype_of(self.model),
+            vocab_size=facts.vocab_size,
+            num_layers=facts.num_layers,
+            capabilities=facts.capabilities,
+            kv_heads=facts.kv_heads,
+            windows=facts.windows,
+            max_positions=facts.max_positions,
+            first_id=facts.first_id,
+            weights_hash=weights_hash(self.model),
+            notes=setup.notes + facts.notes,
+            absent=facts.absent,
+            documented=setup.documented,
+            variants=facts.variants,
+        )
+
+
+def usable(state: Held) -> Held:
+    """Return the state.
+
+    Raises:
+        SubjectError: It is spent: the cache is one object that is changed in place.
+    """
+    if state.spent:
+        raise SubjectError(f"the state is spent, {state.spent}. Fork it before.")
+    return state
+
+
+def _real(ids_BT: NDArray, options: Mapping[str, Any]) -> tuple[NDArray, bool]:
+    """Return which tokens are real, and whether that was said."""
+    mask, count = options.get("mask"), options.get("count")
+    real_BT = np.ones(ids_BT.shape, bool)
+    if count is not None:
+        real_BT &= np.arange(ids_BT.shape[1]) < np.asarray(count)[:, None]
+    if mask is not None:
+        real_BT &= np.asarray(mask, bool)
+    return real_BT, mask is not None or not real_BT.all()
+
+
+def _kept(real_BS: NDArray, length_B: NDArray) -> tuple[NDArray, int]:
+    """Return which tokens stay real, and how many of the tokens fed hold them all."""
+    keep_BS = real_BS & (real_BS.cumsum(1) <= length_B[:, None])
+    used = np.flatnonzero(keep_BS.any(0))
+    return keep_BS, int(used[-1]) + 1 if len(used) else 0
+
+
+def _by_slot(visible_BTS: NDArray, held_BS: NDArray, real_BT: NDArray) -> NDArray:
+    """Return visibility by token fed; it comes by real token held, then this call's tokens."""
+    rows, new, _ = visible_BTS.shape
+    fed = held_BS.shape[1]
+    by_slot = np.zeros((rows, new, fed + new), bool)
+    for row in range(rows):
+        slots = np.flatnonzero(held_BS[row])
+        by_slot[row][:, slots] = visible_BTS[row, :, : len(slots)]
+    by_slot[:, :, fed:] = visible_BTS[:, :, visible_BTS.shape[2] - new :]
+    return by_slot & np.concatenate([held_BS, real_BT], 1)[:, None]
