@@ -178,6 +178,12 @@ class PadsRead(Planted):
         state = self.inner.rollback(held.state, np.asarray(length) + held.pads_B)
         return shortened(held.advanced(state), length)
 
+    def kv(self, held: Held, layer: int) -> KV:
+        """Return what a layer holds, without the padding: its slots are counted as padding."""
+        kv = self.inner.kv(held.state, layer)
+        place_BS = np.cumsum(kv.valid_BS, axis=1)
+        return replace(kv, valid_BS=kv.valid_BS & (place_BS > held.pads_B[:, None]))
+
 
 @fault(
     name="pad.attended",

@@ -152,7 +152,7 @@ class RingLength(Positioned):
     name="length.from_ring",
     needs=NEEDS,
     kinds="D",
-    shows="positions",
+    shows="bookkeeping",
     applies=has_window,
     advice="Look at which layer answers for the length: one with a window holds only its window.",
 )

@@ -80,7 +80,7 @@ class Evicting(Leaking):
     name="rollback.evicted",
     needs={"cache", "rollback", "positions", "visible"},
     kinds="D",
-    shows="attention",
+    shows="overwrite",
     applies=has_window,
     advice="Look at a ring that was full: what its newest tokens displaced cannot come back.",
 )
