@@ -19,6 +19,8 @@ from crosscheck.exits import MEANING, RAISED, USAGE
 
 COMMANDS = (run, localize, diagnose, selftest, replay, calibrate, listing)
 PROGRAM = "crosscheck"
+# As a shell has them: 128 and the number of the signal.
+INTERRUPTED, READER_LEFT = 130, 141
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -27,7 +29,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     # A factory's file may import what lies beside the user, as `python file.py` would.
     sys.path.insert(0, os.getcwd())
     try:
-        return options.run(options)
+        code = options.run(options)
+        sys.stdout.flush()
+        return code
     except SubjectError as error:
         return _refuse(str(error), RAISED)
     except CrosscheckError as error:
@@ -36,9 +40,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Whoever read the output has gone: nothing is left to say, and Python's own flush at the
         # end must not say it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return USAGE
+        return READER_LEFT
     except KeyboardInterrupt:
-        return _refuse("interrupted.", 130)
+        return _refuse("interrupted.", INTERRUPTED)
 
 
 def _refuse(message: str, code: int) -> int:
