@@ -1,5 +1,44 @@
-"""The relations that a causal decoder with a cache owes: one file a group, found by name."""
+"""The relations that a causal decoder with a cache owes: one file a group, found by name.
 
-from crosscheck.relations.registry import RELATIONS, Relation, Sides, relation
+Importing this package registers them all, in the order in which they are worth running.
+"""
 
-__all__ = ["RELATIONS", "Relation", "Sides", "relation"]
+from importlib import import_module
+
+from crosscheck.relations.registry import (
+    RELATIONS,
+    Refused,
+    Relation,
+    Sides,
+    core_names,
+    relation,
+    why_not,
+)
+
+GROUPS = (
+    "cached",
+    "rows",
+    "branches",
+    "memory",
+    "windows",
+    "positions",
+    "speculation",
+    "forms",
+    "pages",
+    "quantized",
+    "modes",
+)
+
+for _group in GROUPS:
+    import_module(f"crosscheck.relations.{_group}")
+
+__all__ = [
+    "GROUPS",
+    "RELATIONS",
+    "Refused",
+    "Relation",
+    "Sides",
+    "core_names",
+    "relation",
+    "why_not",
+]

@@ -122,9 +122,7 @@ class Paged:
         order = np.random.default_rng(seed).permutation(len(self.pool_k))
         place = np.argsort(order)
         tables = tuple(tuple(int(place[page]) for page in each) for each in self.tables)
-        return replace(
-            self, pool_k=self.pool_k[order], pool_v=self.pool_v[order], tables=tables
-        )
+        return replace(self, pool_k=self.pool_k[order], pool_v=self.pool_v[order], tables=tables)
 
     def grow(self, capacity: int) -> "Paged":
         return self if self.capacity is None else replace(self, capacity=capacity)

@@ -44,7 +44,10 @@ class Quantized(Contiguous):
         """Return the store with this row's tokens before `end` as codes."""
         todo_S = (self.index_BS[row] >= 0) & (self.index_BS[row] < end) & ~self.done_BS[row]
         coded = tuple(
-            tuple(_put(old, row, todo_S, new) for old, new in zip(side, quantize(x[row, todo_S]), strict=True))
+            tuple(
+                _put(old, row, todo_S, new)
+                for old, new in zip(side, quantize(x[row, todo_S]), strict=True)
+            )
             for side, x in zip(self.coded, (self.k_BSKH, self.v_BSKH), strict=True)
         )
         done = self.done_BS.copy()

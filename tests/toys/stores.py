@@ -83,9 +83,7 @@ class Contiguous:
 
     def kv(self) -> KV:
         """Return everything that is stored, empty slots too."""
-        return KV(
-            self.k_BSKH.copy(), self.v_BSKH.copy(), self.index_BS.copy(), self.index_BS >= 0
-        )
+        return KV(self.k_BSKH.copy(), self.v_BSKH.copy(), self.index_BS.copy(), self.index_BS >= 0)
 
     def with_kv(self, kv: KV) -> "Store":
         """Return the store with these contents."""

@@ -1,0 +1,159 @@
+"""What was taken back or reordered leaves no trace: rollback, gather and fork."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from crosscheck.programs.case import Append, Case, Fork, Gather, Rollback
+from crosscheck.relations.drive import encoder_of, feed, refusing, run, start
+from crosscheck.relations.entries import entries, loose, pair
+from crosscheck.relations.levels import stateful
+from crosscheck.relations.registry import Sides, relation
+from crosscheck.relations.texts import draw
+from crosscheck.subjects.protocol import SubjectInfo, describe
+
+
+def _rollback_cases(info: SubjectInfo, seed: int) -> Iterator[Case]:
+    """Yield: tokens kept, then dropped ones, then others; past the window last."""
+    ids = draw(info, seed, batch=4)
+    t, chunked = ids.shape[1], "chunk" in info.capabilities
+    small = min([w for w in info.windows if w], default=t)
+    keeps = dict.fromkeys(max(1, n) for n in (min(small - 3, t - 6), 1, t // 2, t - 2))
+    for keep in keeps:
+        for dropped in dict.fromkeys((1, 2, min(4, t - keep))):
+            rest = t - keep
+            tail = (min(2, rest), *(1,) * max(0, rest - 2)) if chunked else (1,) * rest
+            junk = (dropped,) if chunked else (1,) * dropped
+            ops = (Append(keep), *map(Append, junk), Rollback(keep), *map(Append, tail))
+            yield Case(ids, ops, seed=seed)
+
+
+@relation(
+    name="cache.rollback",
+    needs={"cache", "rollback"},
+    cases=_rollback_cases,
+    level=stateful(),
+    catches={"rollback.leak", "rollback.reset"},
+)
+def cache_rollback(candidate: Any, reference: Any, case: Case) -> Sides:
+    """Tokens that were fed and rolled back leave keys, values and logits as if never fed.
+
+    Raises:
+        Refused: The subject raised at the rollback, as a ring may that evicted what it would need.
+    """
+    half = len(case.ids) // 2
+    ids, junk, t, info = case.ids[:half], case.ids[half:], case.ids.shape[1], describe(candidate)
+    at = next(i for i, op in enumerate(case.ops) if isinstance(op, Rollback))
+    sizes = [op.n if isinstance(op, Append) else 0 for op in case.ops]
+    keep, dropped, tail = sizes[0], sizes[1:at], sizes[at + 1 :]
+    encoder = encoder_of(candidate, half, case.seed)
+    first = feed(
+        candidate, start(candidate, half, t + sum(dropped), encoder=encoder), ids[:, :keep], [keep]
+    )
+    before = entries(candidate, first.state, keep)
+    state = feed(candidate, first.state, junk[:, : sum(dropped)], dropped).state
+    state = refusing(
+        info,
+        f"rollback from {keep + sum(dropped)} to {keep}",
+        lambda: candidate.rollback(state, np.full(half, keep)),
+    )
+    left, right = pair(entries(candidate, state, keep), before, info, keep)
+    length = np.asarray(candidate.length(state))[:, None].astype(np.float64)
+    rest = feed(candidate, state, ids[:, keep:], tail)
+    other = reference if "cache" in describe(reference).capabilities else candidate
+    never = run(other, ids, [keep, *tail], encoder=encoder).logits_BTV
+    sides = Sides(
+        {**left, "length": length, "logits": _joined(first.logits_BTV, rest.logits_BTV)},
+        {**right, "length": np.full((half, 1), float(keep)), "logits": never},
+        chunks=(0, *(keep + start for start in rest.starts)),
+        words=(f"{sum(dropped)} tokens fed and rolled back", "never fed"),
+        meta={"keep": keep, "dropped": sum(dropped), "windows": info.windows},
+    )
+    return loose(candidate, sides)
+
+
+def _joined(*parts: np.ndarray) -> np.ndarray:
+    return np.concatenate(parts, axis=1)
+
+
+def _gather_cases(info: SubjectInfo, seed: int) -> Iterator[Case]:
+    ids = draw(info, seed, batch=3)
+    t = ids.shape[1]
+    for first in dict.fromkeys((t // 2, 2, t - 1)):
+        tail = (1,) * (t - first)
+        if "chunk" in info.capabilities and t - first > 2:
+            tail = (t - first - 2, 1, 1)
+        for rows in ((2, 0, 1), (1, 1, 0), (2,), (0, 2, 1, 1, 0)):
+            ops = (Append(first), Gather(rows), *map(Append, tail))
+            yield Case(ids, ops, seed=seed)
+        if "fork" in info.capabilities:
+            yield Case(ids, (Append(first), Fork(1), *map(Append, tail)), seed=seed)
+
+
+@relation(
+    name="cache.fork_gather",
+    needs={"cache", "gather"},
+    cases=_gather_cases,
+    level=stateful(),
+    catches={"gather.partial"},
+)
+def cache_fork_gather(candidate: Any, reference: Any, case: Case) -> Sides:
+    """Reordered, repeated, left out or forked rows go on like rows that were so from the start."""
+    if any(isinstance(op, Fork) for op in case.ops):
+        return _forked(candidate, reference, case)
+    (rows,) = (list(op.rows) for op in case.ops if isinstance(op, Gather))
+    sizes = [op.n for op in case.ops if isinstance(op, Append)]
+    first, t, info = sizes[0], case.ids.shape[1], describe(candidate)
+    encoder = encoder_of(candidate, len(case.ids), case.seed)
+    texts = _continued(case.ids, rows, first)
+    state = start(candidate, len(case.ids), t, encoder=encoder)
+    head = feed(candidate, state, case.ids[:, :first], [first])
+    before = entries(candidate, head.state, first)
+    state = candidate.gather(head.state, rows)
+    left, right = pair(entries(candidate, state, first), before.take(rows), info, first)
+    rest = feed(candidate, state, texts[:, first:], sizes[1:])
+    other = reference if "cache" in describe(reference).capabilities else candidate
+    picked = None if encoder is None else encoder[rows]
+    never = run(other, texts, sizes, encoder=picked).logits_BTV
+    sides = Sides(
+        {**left, "logits": _joined(head.logits_BTV[rows], rest.logits_BTV)},
+        {**right, "logits": never},
+        chunks=(0, *(first + s for s in rest.starts)),
+        words=(f"rows {rows} gathered after {first}", "so from the start"),
+        meta={"rows": rows, "first": first},
+    )
+    return loose(candidate, sides)
+
+
+def _continued(ids: np.ndarray, rows: list[int], first: int) -> np.ndarray:
+    """Return the gathered texts, each going on with tokens of its own: duplicates must part."""
+    tails = np.stack([np.roll(ids[row, first:], i) for i, row in enumerate(rows)])
+    tails = np.where(np.arange(len(rows))[:, None] % 2 == 1, tails[:, ::-1], tails)
+    return np.concatenate([ids[rows, :first], tails], axis=1)
+
+
+def _forked(candidate: Any, reference: Any, case: Case) -> Sides:
+    sizes = [op.n for op in case.ops if isinstance(op, Append)]
+    first, (batch, t) = sizes[0], case.ids.shape
+    encoder = encoder_of(candidate, batch, case.seed)
+    ids, other = case.ids, np.roll(case.ids, 1, axis=0)
+    other = np.concatenate([ids[:, :first], other[:, first:]], axis=1)
+    head = feed(candidate, start(candidate, batch, t, encoder=encoder), ids[:, :first], [first])
+    branch = candidate.fork(head.state)
+    # Both branches live: the fork steps first, and the other must not see it.
+    forked = feed(candidate, branch, other[:, first:], sizes[1:]).logits_BTV
+    went_on = feed(candidate, head.state, ids[:, first:], sizes[1:]).logits_BTV
+    right = reference if "cache" in describe(reference).capabilities else candidate
+    wanted = [
+        run(right, text, sizes, encoder=encoder).logits_BTV[:, first:] for text in (other, ids)
+    ]
+    return loose(
+        candidate,
+        Sides(
+            {"fork": forked, "logits": went_on},
+            {"fork": wanted[0], "logits": wanted[1]},
+            words=(f"forked after {first}", "two runs"),
+            meta={"first": first},
+        ),
+    )

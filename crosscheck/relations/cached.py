@@ -1,0 +1,160 @@
+"""What a cache may not change: cached logits against one forward, and a prefix against itself."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from crosscheck.programs.case import Case
+from crosscheck.relations.drive import encoder_of, feed, full, run, sizes_of, start
+from crosscheck.relations.entries import entries, loose, pair
+from crosscheck.relations.levels import stateful
+from crosscheck.relations.registry import Sides, relation
+from crosscheck.relations.texts import (
+    appends,
+    draw,
+    partition_cases,
+    some_partitions,
+    tokens_for,
+)
+from crosscheck.subjects.protocol import SubjectInfo, describe
+
+
+def _prefill_cases(info: SubjectInfo, seed: int) -> Iterator[Case]:
+    t = tokens_for(info)
+    for batch, tokens in ((2, t), (1, t - 1), (3, 1), (2, 2)):
+        yield Case(draw(info, seed, batch=batch, tokens=tokens), appends((tokens,)), seed=seed)
+
+
+def _against_full(candidate: Any, reference: Any, case: Case) -> Sides:
+    encoder, sizes = encoder_of(candidate, len(case.ids), case.seed), sizes_of(case)
+    fed = run(candidate, case.ids, sizes, room=case.capacity, encoder=encoder)
+    sides = Sides(
+        {"logits": fed.logits_BTV},
+        {"logits": full(reference, case.ids, encoder=encoder)},
+        chunks=fed.starts,
+        words=(f"chunks {','.join(map(str, sizes))}", "one forward"),
+        meta={"sizes": sizes, "windows": describe(candidate).windows},
+    )
+    return loose(candidate, sides, exact_right=True)
+
+
+@relation(
+    name="cache.full",
+    needs={"cache"},
+    cases=_prefill_cases,
+    catches={"mask.none", "head.scale"},
+)
+def cache_full(candidate: Any, reference: Any, case: Case) -> Sides:
+    """One prefill with a cache gives the logits of one forward without."""
+    return _against_full(candidate, reference, case)
+
+
+@relation(
+    name="cache.partition",
+    needs={"cache"},
+    cases=partition_cases,
+    catches={
+        "pos.reset",
+        "pos.off_by_one",
+        "mask.top_left",
+        "mask.none",
+        "append.double",
+        "prompt.reprocessed",
+    },
+)
+def cache_partition(candidate: Any, reference: Any, case: Case) -> Sides:
+    """Any partition of a text into steps gives the logits of one forward at every position."""
+    return _against_full(candidate, reference, case)
+
+
+def _causal_cases(info: SubjectInfo, seed: int) -> Iterator[Case]:
+    ids = draw(info, seed)
+    t = ids.shape[1]
+    for sizes in [*some_partitions(info, t)[:1], (t,)]:
+        for at in dict.fromkeys((t - 1, t // 2, 1)):
+            yield Case(ids, appends(sizes), seed=seed, meta={"changed": at})
+
+
+@relation(
+    name="cache.causal",
+    needs={"cache"},
+    cases=_causal_cases,
+    catches={"mask.none", "mask.off_by_one"},
+)
+def cache_causal(candidate: Any, reference: Any, case: Case) -> Sides:
+    """Changing a token never moves the logits before it, with a cache or without."""
+    at, sizes, info = int(case.meta["changed"]), sizes_of(case), describe(candidate)
+    changed = case.ids.copy()
+    changed[:, at] = _other(changed[:, at], info)
+    encoder = encoder_of(candidate, len(case.ids), case.seed)
+    valid = np.broadcast_to(np.arange(case.ids.shape[1]) < at, case.ids.shape)
+    left, right = (
+        {
+            "full": full(subject, ids, encoder=encoder),
+            "logits": run(subject, ids, sizes, encoder=encoder).logits_BTV,
+        }
+        for subject, ids in ((candidate, changed), (_with_cache(reference, candidate), case.ids))
+    )
+    return loose(
+        candidate,
+        Sides(
+            left,
+            right,
+            valid,
+            words=(f"token {at} changed", "as it was"),
+            meta={"changed": at, "sizes": sizes},
+        ),
+    )
+
+
+def _other(ids: np.ndarray, info: SubjectInfo) -> np.ndarray:
+    span = info.vocab_size - info.first_id
+    return (ids - info.first_id + span // 2 + 1) % span + info.first_id
+
+
+def _with_cache(reference: Any, candidate: Any) -> Any:
+    return reference if "cache" in describe(reference).capabilities else candidate
+
+
+def _prefix_cases(info: SubjectInfo, seed: int) -> Iterator[Case]:
+    ids = draw(info, seed)
+    t = ids.shape[1]
+    chunked = "chunk" in info.capabilities
+    for first in dict.fromkeys((t // 2, 5, 1, t - 1)):
+        rest = (t - first,) if chunked else (1,) * (t - first)
+        yield Case(ids, appends((first, *rest)), seed=seed, meta={"prefix": first})
+        if chunked and t - first > 1:
+            ones = appends((first, *(1,) * (t - first)))
+            yield Case(ids, ones, seed=seed, meta={"prefix": first})
+
+
+@relation(
+    name="cache.prefix",
+    needs={"cache"},
+    cases=_prefix_cases,
+    level=stateful(),
+    catches={"write.overlap"},
+)
+def cache_prefix(candidate: Any, reference: Any, case: Case) -> Sides:
+    """Extending a prefix leaves its keys and values, and its logits are those of its own run."""
+    n, t, info = int(case.meta["prefix"]), case.ids.shape[1], describe(candidate)
+    encoder, sizes = encoder_of(candidate, len(case.ids), case.seed), sizes_of(case)
+    first = feed(
+        candidate, start(candidate, len(case.ids), t, encoder=encoder), case.ids[:, :n], sizes[:1]
+    )
+    before = entries(candidate, first.state, n)
+    after = feed(candidate, first.state, case.ids[:, n:], sizes[1:])
+    left, right = pair(entries(candidate, after.state, n), before, info, t)
+    whole = run(
+        candidate, case.ids, (t,) if "chunk" in info.capabilities else sizes, encoder=encoder
+    )
+    alone = run(_with_cache(reference, candidate), case.ids[:, :n], sizes[:1], encoder=encoder)
+    sides = Sides(
+        {**left, "logits": whole.logits_BTV[:, :n]},
+        {**right, "logits": alone.logits_BTV},
+        chunks=(0,),
+        words=(f"extended to {t}", f"prefix of {n} alone"),
+        meta={"prefix": n, "sizes": sizes},
+    )
+    return loose(candidate, sides)
