@@ -27,13 +27,22 @@ def common(info: SubjectInfo) -> int | None:
 
 
 def has_window(info: SubjectInfo) -> str:
-    """Return why a fault of windows makes no sense here; "" where it does."""
-    return "" if windows_of(info) else "no layer is known to have a window"
+    """Return why a fault of windows makes no sense here; "" where it does.
+
+    A subject whose variants have windows can have it in those.
+    """
+    if windows_of(info) or "window" in info.capabilities:
+        return ""
+    return "no layer is known to have a window"
 
 
 def has_common_window(info: SubjectInfo) -> str:
     """Return why a mask for all layers cannot show a fault of one window; "" where it can."""
-    return has_window(info) or ("" if common(info) else "its layers have different windows")
+    if reason := has_window(info):
+        return reason
+    if common(info) or "window" in info.capabilities:
+        return ""
+    return "its layers have different windows"
 
 
 def band(columns: int, width: int, window: int | None = None) -> NDArray:

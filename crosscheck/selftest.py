@@ -1,0 +1,193 @@
+"""Plant every fault in the user's own model, and see which relation sees it.
+
+A fault counts as killed where some relation fails by at least ten times its tolerance in float64.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any
+
+from crosscheck.budget import Clock
+from crosscheck.detection import DetectionMatrix
+from crosscheck.errors import CrosscheckError
+from crosscheck.faults import FAULTS, Fault
+from crosscheck.judging import KILL, Outcome, run_case, sentence
+from crosscheck.oracle import Oracle, examine
+from crosscheck.programs.case import Case
+from crosscheck.relations.registry import Relation, why_not
+from crosscheck.select import select
+from crosscheck.subjects.protocol import describe
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass
+class _Bench:
+    """What is planted, into what, and what has been seen."""
+
+    oracle: Oracle
+    clock: Clock
+    seed: int
+    cases: dict[str, tuple[Case, ...]] = field(default_factory=dict)
+    unseen: dict[str, list[str]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+def selftest(
+    subject: Any,
+    *,
+    relations: str | Iterable[str] = "core",
+    faults: str | Iterable[str] = "all",
+    budget_seconds: float | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+    every: bool = False,
+) -> DetectionMatrix:
+    """Return which relation sees which fault when it is planted in this subject.
+
+    Every fault is tried on the relations that are there for it, and on the others until one kills
+    it.
+
+    Args:
+        subject: A right subject.
+        relations: "core", "all", names and globs, comma-separated or listed.
+        faults: "all", names and globs, comma-separated or listed.
+        budget_seconds: When to stop planting; None for all that there is.
+        seed: Of the examples.
+        progress: Called with the fault, how many were tried, and of how many.
+        every: Whether each fault is tried on every relation, for the whole matrix.
+
+    Raises:
+        CrosscheckError: A name matches nothing, or the budget is not above 0.
+    """
+    if budget_seconds is not None and not budget_seconds > 0:
+        raise CrosscheckError(f"selftest: budget_seconds is {budget_seconds}, expected above 0.")
+    wanted, chosen = named_faults(faults), select(relations)
+    clock = Clock(float("inf") if budget_seconds is None else budget_seconds)
+    bench = _Bench(examine(subject, seed=seed), clock, seed)
+    usable = [relation for relation in chosen if _cases_that_pass(bench, relation)]
+    info = describe(bench.oracle.candidate)
+    cells: dict[str, dict[str, float]] = {}
+    skipped: dict[str, str] = {}
+    for number, fault in enumerate(wanted):
+        if progress is not None:
+            progress(fault.name, number, len(wanted))
+        if not clock.allows(1.0):
+            skipped[fault.name] = "the budget ended before it was planted"
+        elif reason := fault.missing(info) or _refusal(bench, fault):
+            skipped[fault.name] = reason
+        else:
+            cells[fault.name] = _row(bench, fault, usable, every=every)
+    return DetectionMatrix(
+        info.name,
+        cells,
+        skipped,
+        {name: tuple(faults) for name, faults in bench.unseen.items()},
+        tuple(bench.notes),
+        clock.spent,
+    )
+
+
+def named_faults(wanted: str | Iterable[str]) -> tuple[Fault, ...]:
+    """Return the faults that are asked for, in the dictionary's order.
+
+    Raises:
+        CrosscheckError: A name or a glob matches nothing.
+    """
+    parts = wanted.split(",") if isinstance(wanted, str) else list(wanted)
+    patterns = ["*" if part.strip() == "all" else part.strip() for part in parts if part.strip()]
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in FAULTS):
+            raise CrosscheckError(
+                f"selftest: faults has {pattern!r}, which names none of {len(FAULTS)} faults. "
+                "`crosscheck list faults` shows them."
+            )
+    if not patterns:
+        raise CrosscheckError("selftest: faults is empty, expected names, globs or 'all'.")
+    return tuple(f for f in FAULTS.values() if any(fnmatchcase(f.name, p) for p in patterns))
+
+
+def try_case(
+    relation: Relation, fault: Fault, subject: Any, case: Case, *, rtol: float | None = None
+) -> Outcome:
+    """Return what a relation says of a subject with a fault, planted anew, on one case.
+
+    Args:
+        relation: What must hold.
+        fault: What is planted.
+        subject: A right subject.
+        case: On what.
+        rtol: Of the semantic level, where the oracle's own noise is above the level's.
+
+    Raises:
+        CrosscheckError: The fault cannot be planted in this subject.
+    """
+    planted = fault.plant(subject)
+    reference = subject if fault.parity or relation.parity else planted
+    return run_case(relation, planted, reference, case, rtol=rtol)
+
+
+def _refusal(bench: _Bench, fault: Fault) -> str:
+    try:
+        fault.plant(bench.oracle.candidate)
+    except Exception as error:
+        return sentence(error)
+    return ""
+
+
+def _cases_that_pass(bench: _Bench, relation: Relation) -> tuple[Case, ...]:
+    """Keep and return a relation's examples that the right subject passes."""
+    subject = bench.oracle.candidate
+    info = describe(subject)
+    reason = why_not(relation, info, two=True)
+    if reason is not None:
+        return ()
+    passed, failed = [], ""
+    for case in relation.cases(info, bench.seed):
+        if not bench.clock.allows(0.3):
+            break
+        outcome = run_case(relation, subject, subject, case, rtol=bench.oracle.rtol)
+        if outcome.verdict == "pass":
+            passed.append(case)
+        elif outcome.verdict in ("fail", "error"):
+            failed = failed or outcome.reason
+    if failed:
+        bench.notes.append(f"{relation.name} does not hold before anything is planted: {failed}")
+    bench.cases[relation.name] = tuple(passed)
+    return bench.cases[relation.name]
+
+
+def _row(
+    bench: _Bench, fault: Fault, usable: Sequence[Relation], *, every: bool
+) -> dict[str, float]:
+    """Return what the relations saw of one fault, those that are there for it first."""
+    row: dict[str, float] = {}
+    for relation in sorted(usable, key=lambda each: fault.name not in each.catches):
+        named = fault.name in relation.catches
+        if not (named or every) and any(effect >= KILL for effect in row.values()):
+            break
+        if not bench.clock.allows(1.0):
+            break
+        row[relation.name] = effect = _effect(bench, fault, relation)
+        if named:
+            bench.unseen.setdefault(relation.name, [])
+            if effect < KILL:
+                bench.unseen[relation.name].append(fault.name)
+    return row
+
+
+def _effect(bench: _Bench, fault: Fault, relation: Relation) -> float:
+    """Return the largest effect on a relation's examples, as a multiple of its tolerance."""
+    effect, raised = 0.0, ""
+    for case in bench.cases[relation.name]:
+        outcome = try_case(relation, fault, bench.oracle.candidate, case, rtol=bench.oracle.rtol)
+        if outcome.verdict == "error":
+            raised = raised or outcome.reason
+        elif outcome.verdict == "fail":
+            effect = max(effect, outcome.severity)
+        if effect >= KILL or not bench.clock.allows(1.0):
+            break
+    if raised and effect < KILL:
+        bench.notes.append(f"{fault.name} made {relation.name} raise: {raised}")
+    return effect
