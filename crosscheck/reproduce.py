@@ -294,6 +294,9 @@ def _literal(value: Any) -> str | None:
 
 
 def _array(array: NDArray) -> str | None:
+    if array.size > 8 and array.min() == array.max():
+        kind = "bool" if array.dtype == bool else "int" if array.dtype.kind in "iu" else "float"
+        return f"np.full({array.shape}, {array.flat[0].item()}, {kind})"
     if array.size > MOST_ELEMENTS:
         return None
     if array.dtype == bool:

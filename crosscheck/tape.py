@@ -61,10 +61,10 @@ class Tape:
     def find(self, vector: NDArray) -> tuple[Call, tuple[int, int]] | None:
         """Return the call whose logits hold this vector, and its row and place; None if none does.
 
-        Of several, the one with the fewest calls before it.
+        Of several, the one with the fewest calls before it, then the smallest.
         """
         found = [
-            (len(self.needed([call.number])), call, place)
+            ((len(self.needed([call.number])), call.result.size), call, place)
             for call in self.calls
             for place in _places(call.result, vector)
         ]

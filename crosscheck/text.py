@@ -11,7 +11,7 @@ from crosscheck.place import point_words
 from crosscheck.report import comparison_report
 from crosscheck.results import Diagnosis, Divergence, RelationResult, Report
 
-COLUMNS = f"{'dtype':<10}{'verdict':<13}{'worst':>9}{'passes at':>11}{'cases':>7}"
+COLUMNS = f"{'dtype':<9}{'verdict':<13}{'worst':>7}{'passes at':>11}{'cases':>7}{'kills':>7}"
 VERDICTS = ("pass", "fail", "error", "inconclusive", "blind", "unsupported")
 NAMED = 3
 
@@ -59,8 +59,10 @@ def relation_line(row: RelationResult, width: int) -> str:
     """Return one relation's line: verdict, largest error, the tolerance that would have passed."""
     worst = "-" if row.worst is None else f"{row.worst:.1e}"
     needed = "-" if row.required_tolerance is None else f"{row.required_tolerance:.1e}"
-    numbers = f"{worst:>9}{needed:>11}{row.cases:>7}"
-    return f"{label(row):<{width}}{row.dtype:<10}{row.verdict:<13}{numbers}"
+    kills = len(row.kills) if row.kills else "-"
+    numbers = f"{worst:>7}{needed:>11}{row.cases:>7}{kills:>7}"
+    ties = f"  {row.near_ties} near ties" if row.near_ties else ""
+    return f"{label(row):<{width}}{row.dtype:<9}{row.verdict:<13}{numbers}{ties}"
 
 
 def divergence_lines(row: RelationResult, saved: str | None = None) -> Iterator[str]:
@@ -70,7 +72,8 @@ def divergence_lines(row: RelationResult, saved: str | None = None) -> Iterator[
         told["first"] = where(row.divergence)
     if row.comparison is not None and row.comparison.non_finite != (0, 0) and row.reason:
         told["why"] = row.reason
-    told["meaning"] = meaning(row.diagnosis)
+    if row.comparison is not None or row.diagnosis:
+        told["meaning"] = meaning(row.diagnosis)
     if row.documented is not None:
         sentence, source = row.documented
         told["package"] = f'says of it: "{sentence}" ({source})'

@@ -36,7 +36,7 @@ def save_failures(
     saved: dict[int, str] = {}
     taken: set[str] = set()
     for place, row in enumerate(report.rows):
-        if row.verdict != "fail" or row.case is None:
+        if row.verdict != "fail" or row.case is None or row.name not in RELATIONS:
             continue
         failure = failure_of(row, subject=specs[0], against=specs[1], seed=seed, env=report.env)
         stem = file_stem(failure, taken)
@@ -79,7 +79,9 @@ def program_of(
             case_from_json(failure.case),
             origins=[each for each in origins if each is not None],
             dtype=None if made[0].info.dtype == failure.dtype else failure.dtype,
-            rtol=getattr(row.comparison.tolerance, "rtol", None) if row.comparison else None,
+            rtol=None
+            if row.comparison is None
+            else getattr(row.comparison.tolerance, "rtol", None),
         )
     except Exception:
         # The run has told what it found; a subject that raises now only costs the program.

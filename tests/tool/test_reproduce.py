@@ -19,7 +19,9 @@ IDS = np.random.default_rng(3).integers(0, 23, (2, 9)).astype(np.int32)
 
 
 def relation_of(run, level=None):
-    return Relation("my.relation", frozenset(), level or semantic(), frozenset(), "holds", run, None)
+    return Relation(
+        "my.relation", frozenset(), level or semantic(), frozenset(), "holds", run, None
+    )
 
 
 def one_by_one(candidate, reference, case):

@@ -9,7 +9,7 @@ from crosscheck.results import Diagnosis, Divergence, RelationResult, Report
 from crosscheck.screen import wrapped
 from crosscheck.text import divergence_lines, report_lines, where
 
-PASSING = RelationResult("cache.full", "pass", 3e-15, 4e-16, 12)
+PASSING = RelationResult("cache.full", "pass", 3e-15, 4e-16, 12, kills=("a.b", "a.c"))
 
 
 def failing(**changes):
@@ -95,9 +95,9 @@ def test_every_relation_has_a_line_with_the_tolerance_that_would_have_passed():
     lines = lines_of(PASSING, failing())
 
     assert lines[3:6] == [
-        "relation         dtype     verdict          worst  passes at  cases",
-        "cache.full       float64   pass           3.0e-15    4.0e-16     12",
-        "cache.partition  float64   fail           1.0e+00    4.3e-01     14",
+        "relation         dtype    verdict        worst  passes at  cases  kills",
+        "cache.full       float64  pass         3.0e-15    4.0e-16     12      2",
+        "cache.partition  float64  fail         1.0e+00    4.3e-01     14      -",
     ]
 
 
