@@ -21,6 +21,11 @@ def narrowest(info: SubjectInfo) -> int:
     return min(windows_of(info), default=ASSUMED_WINDOW)
 
 
+def ring_size(info: SubjectInfo) -> int:
+    """Return how many tokens the smallest ring holds; more than any text where there is none."""
+    return min(windows_of(info), default=2**31)
+
+
 def common(info: SubjectInfo) -> int | None:
     """Return the window that all layers share; None where they have none, or differ."""
     return narrowest(info) if len({*info.windows}) == 1 and windows_of(info) else None
@@ -31,9 +36,12 @@ def has_window(info: SubjectInfo) -> str:
 
     A subject whose variants have windows can have it in those.
     """
-    if windows_of(info) or "window" in info.capabilities:
-        return ""
-    return "no layer is known to have a window"
+    return "" if "window" in info.capabilities else has_own_window(info)
+
+
+def has_own_window(info: SubjectInfo) -> str:
+    """Return why a fault of a ring makes no sense here; "" where the subject itself has one."""
+    return "" if windows_of(info) else "no layer is known to have a window"
 
 
 def has_common_window(info: SubjectInfo) -> str:

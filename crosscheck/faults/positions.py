@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from crosscheck.faults.bands import has_window, narrowest
+from crosscheck.faults.bands import has_window, ring_size
 from crosscheck.faults.planted import Call, Held, Planted, shortened
 from crosscheck.faults.registry import fault
 
@@ -145,7 +145,7 @@ class RingLength(Positioned):
 
     def length(self, held: Held) -> NDArray:
         """Return the number of slots of the ring that are filled."""
-        return np.minimum(self.inner.length(held.state), narrowest(self.facts))
+        return np.minimum(self.inner.length(held.state), ring_size(self.facts))
 
 
 @fault(
@@ -161,7 +161,7 @@ def length_from_ring(subject: Any) -> Planted:
     return RingLength(
         subject,
         lambda planted, held, call: (
-            _from_zero(call) + np.minimum(call.length_B, narrowest(planted.facts))[:, None]
+            _from_zero(call) + np.minimum(call.length_B, ring_size(planted.facts))[:, None]
         ),
     )
 
@@ -179,7 +179,7 @@ def window_slot_position(subject: Any) -> Planted:
     return Positioned(
         subject,
         lambda planted, held, call: (
-            call.position_BT % narrowest(planted.facts) if call.later else call.position_BT
+            call.position_BT % ring_size(planted.facts) if call.later else call.position_BT
         ),
     )
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from crosscheck.faults.bands import at, has_window, narrowest
+from crosscheck.faults.bands import at, has_own_window, narrowest
 from crosscheck.faults.bookkeeping import roomy
 from crosscheck.faults.planted import Call, Held, Planted, shortened
 from crosscheck.faults.registry import fault
@@ -81,7 +81,7 @@ class Evicting(Leaking):
     needs={"cache", "rollback", "positions", "visible"},
     kinds="D",
     shows="overwrite",
-    applies=has_window,
+    applies=has_own_window,
     advice="Look at a ring that was full: what its newest tokens displaced cannot come back.",
 )
 def rollback_evicted(subject: Any) -> Planted:

@@ -8,10 +8,27 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from crosscheck.faults.bands import at, band, common, has_common_window, has_window, narrowest
-from crosscheck.faults.masks import NEEDS, Seeing
+from crosscheck.faults.bands import (
+    at,
+    band,
+    common,
+    has_common_window,
+    has_window,
+    narrowest,
+    windows_of,
+)
+from crosscheck.faults.masks import NEEDS, See, Seeing
 from crosscheck.faults.planted import Held, Planted
 from crosscheck.faults.registry import fault
+
+
+def windowed(see: See) -> See:
+    """Return a rule that holds only where all layers share a window."""
+
+    def rule(planted: Planted, held: Held, columns: int, width: int) -> NDArray | None:
+        return see(planted, held, columns, width) if common(planted.facts) else None
+
+    return rule
 
 
 class NarrowCache(Planted):
@@ -41,6 +58,15 @@ class NarrowCache(Planted):
         return self.uncached.variant(name)
 
 
+class NarrowVariants(Planted):
+    """Is right itself; its variants with a window run what has a cache with a shorter one."""
+
+    def variant(self, name: str) -> Any:
+        """Return the variant, with the fault where it has a window."""
+        variant = self.inner.variant(name)
+        return NarrowCache(variant) if name.startswith("window=") else variant
+
+
 def _window_applies(info: Any) -> str:
     if reason := has_window(info):
         return reason
@@ -66,10 +92,11 @@ def window_off_by_one(subject: Any) -> Planted:
         window = narrowest(planted.facts)
         return band(columns, width, max(window - 1, 1)) if columns else None
 
-    planted = Seeing(subject, see)
-    if planted.has("visible") and common(planted.facts):
+    planted = Seeing(subject, windowed(see))
+    alike = common(planted.facts) or not windows_of(planted.facts)
+    if alike and planted.has("visible"):
         return planted
-    return NarrowCache(subject)
+    return NarrowCache(subject) if windows_of(planted.facts) else NarrowVariants(subject)
 
 
 @fault(
@@ -86,7 +113,7 @@ def window_off_by_one_wide(subject: Any) -> Planted:
     def see(planted: Planted, held: Held, columns: int, width: int) -> NDArray | None:
         return band(columns, width, narrowest(planted.facts) + 1) if columns else None
 
-    return Seeing(subject, see)
+    return Seeing(subject, windowed(see))
 
 
 class WindowOnlyCached(Seeing):
@@ -133,7 +160,7 @@ def window_chunk_drops_past(subject: Any) -> Planted:
             return None
         return band(columns, width, window) & (at(columns, width)[1] >= columns)
 
-    return Seeing(subject, see)
+    return Seeing(subject, windowed(see))
 
 
 @fault(
@@ -153,7 +180,7 @@ def window_chunk_too_wide(subject: Any) -> Planted:
             return None
         return band(columns, width) & (at(columns, width)[1] > reach)
 
-    return Seeing(subject, see)
+    return Seeing(subject, windowed(see))
 
 
 @fault(
@@ -174,7 +201,7 @@ def window_evicts_newest(subject: Any) -> Planted:
             return None
         return band(columns, width) & ((key_S < kept) | (key_S == query_T1))
 
-    return Seeing(subject, see)
+    return Seeing(subject, windowed(see))
 
 
 class ShortVariant(Planted):
