@@ -50,6 +50,7 @@ class Held:
         cache: The package's object, changed in place; None before the model made its own.
         real_BS: Which of the tokens fed are real.
         position_BS: Where they stand.
+        capacity: The room that was asked for, where the cache has a fixed one.
         padded: Whether the model must be told which are real.
         encoder: Cross-attention inputs.
         spent: Why this state must not be used any more.
@@ -58,6 +59,7 @@ class Held:
     cache: Any
     real_BS: NDArray
     position_BS: NDArray
+    capacity: int | None = None
     padded: bool = False
     encoder: Any = None
     spent: str = ""
@@ -75,7 +77,7 @@ class CausalLM:
         self._call = Caller(model)
         self.facts = facts or probe(self)
         self._call.offset, self._call.own_positions = self.facts.offset, self.facts.own_positions
-        self._call.pad = self.facts.pad
+        self._call.pad, self._call.placed_masks = self.facts.pad, self.facts.placed_masks
         self.info = self._info()
 
     @property
@@ -100,17 +102,23 @@ class CausalLM:
         if self._make is not None:
             made = self._make
             cache = hf_cache.make_cache(made, self.model, batch, room, self.setup.cache_options)
-        return self._empty(batch, cache, encoder)
+        fixed = room if hf_cache.has_capacity(self._make) else None
+        return replace(self._empty(batch, cache, encoder), capacity=fixed)
 
     def step(self, state: Held, ids: NDArray, **options: Any) -> tuple[NDArray, Held]:
         """Return logits [B, T, V] of the next tokens, and the next state."""
         usable(state)
         try:
             return self._forward(state, np.asarray(ids), use_cache=True, **options)
-        except BaseException:
+        except Exception as error:
             # After an exception some layers may have taken the tokens and others not.
             state.spent = "a step on it raised"
-            raise
+            fed = state.real_BS.shape[1] + np.shape(ids)[1]
+            if state.capacity is None or fed <= state.capacity:
+                raise
+            raise Refused(
+                f"step: {fed} tokens, capacity {state.capacity}: {type(error).__name__}: {error}"
+            ) from None
 
     def length(self, state: Held) -> NDArray:
         """Return int [B]: real tokens held, corrected by what the cache itself says."""
@@ -128,7 +136,9 @@ class CausalLM:
         keep_BS, cut = _kept(state.real_BS, np.broadcast_to(length, len(state.real_BS)))
         ragged = bool((state.real_BS[:, :cut] != keep_BS[:, :cut]).any())
         if ragged and "count" not in self.info.capabilities:
-            raise Refused("rollback: rows keep unlike lengths, the cache is cut for all rows alike.")
+            raise Refused(
+                "rollback: rows keep unlike lengths, the cache is cut for all rows alike."
+            )
         drop = state.real_BS.shape[1] - cut
         state.spent = "it was rolled back"
         if drop and state.cache is not None:
@@ -220,7 +230,8 @@ class CausalLM:
             visible_BTS = _by_slot(np.asarray(visible_BTS, bool), state.real_BS, real_BT)
         if padded and self._call.own_positions and self._call.pad is not None:
             ids_BT = np.where(real_BT, ids_BT, self._call.pad)
-        explicit = given is not None or (padded and not self._call.own_positions)
+        placed = visible_BTS is not None and self._call.placed_masks
+        explicit = given is not None or placed or (padded and not self._call.own_positions)
         # Given positions without a mask would be read as several texts packed into one row.
         told_BS = real_BS if padded or (given is not None and visible_BTS is None) else None
         logits, cache = self._call(
@@ -236,7 +247,8 @@ class CausalLM:
             return logits, state
         state.spent = "a later step went on from it"
         position_BS = np.concatenate([state.position_BS, position_BT], 1)
-        return logits, Held(cache, real_BS, position_BS, padded, state.encoder)
+        after = replace(state, cache=cache, real_BS=real_BS, position_BS=position_BS, spent="")
+        return logits, replace(after, padded=padded)
 
     def _info(self) -> SubjectInfo:
         facts, setup = self.facts, self.setup

@@ -21,6 +21,7 @@ class Caller:
         cache_keyword: Under which name it takes its cache.
         offset: Added to explicit positions (some families start counting at pad id + 1).
         own_positions: The model counts positions itself from which ids are padding.
+        placed_masks: A prepared mask needs explicit positions beside it.
         pad: The padding id; what stands at tokens that are not real where the model looks at ids.
         forwarded_positions: Rows times tokens that entered the input embedding so far.
     """
@@ -31,6 +32,7 @@ class Caller:
         self.cache_keyword = "cache" if "cache" in self.keywords else "past_key_values"
         self.offset = 0
         self.own_positions = False
+        self.placed_masks = False
         self.pad: int | None = None
         self.forwarded_positions = 0
         model.get_input_embeddings().register_forward_hook(self._count)
@@ -85,7 +87,7 @@ class Caller:
         return {t: self._additive(visible_BTS, *s) for t, s in zip(types, sizes, strict=True)}
 
     def _additive(self, visible_BTS: NDArray, slots: int, first: int) -> Any:
-        """Return 0 where a token may be read and the dtype's minimum elsewhere, [B, 1, T, slots]."""
+        """Return [B, 1, T, slots]: 0 where a token may be read, else the dtype's minimum."""
         torch = torch_module()
         open_BTS = np.zeros((*visible_BTS.shape[:2], slots), bool)
         held = visible_BTS[:, :, first : first + slots]

@@ -35,6 +35,7 @@ class Facts:
     kv_heads: int | None = None
     offset: int = 0
     own_positions: bool = False
+    placed_masks: bool = False
     pad: int | None = None
     notes: tuple[str, ...] = ()
 
@@ -119,14 +120,13 @@ def probe(subject: Any) -> Facts:
         kv_heads=kv_heads,
         offset=offset,
         own_positions=own,
+        placed_masks=run.caller.placed_masks,
         pad=hf_facts.pad_id(config),
         notes=tuple(found.notes),
     )
 
 
-def _positions(
-    run: Probe, found: Findings, plain: NDArray, pad: int | None
-) -> tuple[int, bool]:
+def _positions(run: Probe, found: Findings, plain: NDArray, pad: int | None) -> tuple[int, bool]:
     """Return what is added to explicit positions, and whether the model counts its own."""
     if "position_ids" not in run.caller.keywords:
         found.say("positions rope", "its forward takes no position_ids")
@@ -229,31 +229,56 @@ def _after_gap(run: Probe, own: bool) -> NDArray:
 
 def _visible(run: Probe, found: Findings) -> None:
     """Look whether a prepared mask reaches the attention, uncached and cached."""
+    works = None
+    for placed in (False, True):
+        run.caller.placed_masks = placed
+        try:
+            works = _reaches(run, "cache" in found.has)
+        except Exception as error:
+            refusal = f"a prepared mask raised {type(error).__name__}"
+        if works is not None:
+            refusal = "a prepared 4-D mask does not reach its attention"
+            break
+    found.say("visible", None if works else refusal)
+
+
+def _reaches(run: Probe, cached: bool) -> bool:
     ids_BT, new = run.ids_BT[:, :4], 4
     causal_BTS = np.broadcast_to(np.tri(new, dtype=bool), (2, new, new))
-    try:
-        plain = run.full(ids_BT)
-        whole = run.full(ids_BT, visible_BTS=np.ones_like(causal_BTS))
-        hidden_BTS = causal_BTS.copy()
-        hidden_BTS[:, 2:, 1] = False
-        changed_BT = ids_BT.copy()
-        changed_BT[:, 1] = (changed_BT[:, 1] - run.first + 1) % (run.vocab - run.first) + run.first
-        a, b = (run.full(i, visible_BTS=hidden_BTS) for i in (ids_BT, changed_BT))
-        steps = _two_steps(run, ids_BT, hidden_BTS) if "cache" in found.has else a
-    except Exception as error:
-        found.say("visible", f"a prepared mask raised {type(error).__name__}")
-        return
-    same = run.near(lambda: run.full(ids_BT, visible_BTS=causal_BTS), plain)
-    heard = not run.near(lambda: whole[:, :3], plain[:, :3])
-    hides = run.near(lambda: b[:, 2:], a[:, 2:])
-    cached = run.near(lambda: steps, a)
-    works = same and heard and hides and cached
-    found.say("visible", None if works else "a prepared 4-D mask does not reach its attention")
+    hidden_BTS = causal_BTS.copy()
+    hidden_BTS[:, 2:, 1] = False
+    changed_BT = ids_BT.copy()
+    changed_BT[:, 1] = (changed_BT[:, 1] - run.first + 1) % (run.vocab - run.first) + run.first
+    plain = run.full(ids_BT)
+    whole, hidden, changed, causal = (
+        _masked(run, i, m)
+        for i, m in (
+            (ids_BT, np.ones_like(causal_BTS)),
+            (ids_BT, hidden_BTS),
+            (changed_BT, hidden_BTS),
+            (ids_BT, causal_BTS),
+        )
+    )
+    steps = _two_steps(run, ids_BT, hidden_BTS) if cached else hidden
+    return (
+        run.near(lambda: causal, plain)
+        and not run.near(lambda: whole[:, :3], plain[:, :3])
+        and run.near(lambda: changed[:, 2:], hidden[:, 2:])
+        and run.near(lambda: steps, hidden)
+    )
+
+
+def _masked(run: Probe, ids_BT: NDArray, visible_BTS: NDArray, start: int = 0, **known: Any) -> Any:
+    """Return logits under a prepared mask; with `cache`, logits and cache."""
+    rows, new = ids_BT.shape
+    position_BT = np.broadcast_to(np.arange(start, start + new), (rows, new))
+    position_BT = position_BT if run.caller.placed_masks else None
+    out = run.caller(ids_BT, visible_BTS=visible_BTS, position_BT=position_BT, **known)
+    return out if known else out[0]
 
 
 def _two_steps(run: Probe, ids_BT: NDArray, visible_BTS: NDArray) -> NDArray:
-    cache = run.subject.init(2, TOKENS + 3).cache
-    known = {"cache": cache, "use_cache": True}
-    head, known["cache"] = run.caller(ids_BT[:, :3], visible_BTS=visible_BTS[:, :3, :3], **known)
-    tail, _ = run.caller(ids_BT[:, 3:], visible_BTS=visible_BTS[:, 3:], **known)
+    known = {"cache": run.subject.init(2, TOKENS + 3).cache, "use_cache": True}
+    head, known["cache"] = _masked(run, ids_BT[:, :3], visible_BTS[:, :3, :3], **known)
+    tail, _ = _masked(run, ids_BT[:, 3:], visible_BTS[:, 3:], 3, **known)
     return np.concatenate([head, tail], 1)

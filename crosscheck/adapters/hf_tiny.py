@@ -4,7 +4,10 @@ Sizes: vocabulary 97, width 32, 4 query heads, 2 key/value heads of 8, window 5,
 """
 
 import inspect
+from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from crosscheck.adapters.hf import CausalLM
 from crosscheck.adapters.hf_load import adapt_model
@@ -25,7 +28,9 @@ SIZES: dict[str, Any] = {
     **dict.fromkeys(("hidden_size", "n_embd", "d_model", "dim", "embedding_size"), WIDTH),
     **dict.fromkeys(("word_embed_proj_dim", "input_embedding_size"), WIDTH),
     **dict.fromkeys(("num_attention_heads", "n_head", "n_heads", "num_heads"), HEADS),
-    **dict.fromkeys(("num_key_value_heads", "num_kv_heads", "num_global_key_value_heads"), KV_HEADS),
+    **dict.fromkeys(
+        ("num_key_value_heads", "num_kv_heads", "num_global_key_value_heads"), KV_HEADS
+    ),
     **dict.fromkeys(("head_dim", "global_head_dim", "v_head_dim"), HEAD_DIM),
     **dict.fromkeys(("qk_rope_head_dim", "qk_nope_head_dim", "rotary_dim"), HEAD_DIM),
     **dict.fromkeys(("intermediate_size", "ffn_dim", "n_inner", "ffn_hidden_size"), HIDDEN),
@@ -55,9 +60,14 @@ SIZES: dict[str, Any] = {
 DEPTHS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 DROPS = ("dropout", "pdrop", "drop_prob")
 SPECIAL: dict[str, dict[str, Any]] = {
+    "gemma3_text": {"layer_types": ["sliding_attention", "full_attention"] * 2},
+    "gemma3n_text": {"num_kv_shared_layers": 0},
+    "modernbert_decoder": {"local_attention": WINDOW},
     "gpt_neo": {"attention_types": [[["global", "local"], 2]], "num_layers": 4},
     "bamba": {"attn_layer_indices": [1, 3]},
     "falcon": {"new_decoder_architecture": True, "alibi": False, "num_kv_heads": KV_HEADS},
+    "dory": {"num_hidden_layers": 6, "recurrent_kv_cache_mode": "per_loop"}
+    | dict.fromkeys(("n_input_layers", "n_recurrent_layers", "n_output_layers"), 2),
     "big_bird": {"attention_type": "original_full"},
 }
 
@@ -82,7 +92,8 @@ def tiny_subject(family: str, **options: Any) -> CausalLM:
     if amplify not in ("no", "false", False):
         put_arrays(model, amplified(named_arrays(model), seed=seed))
         notes = [NOTE.format(seed=seed)]
-    return adapt_model(model, name=f"hf-tiny:{family}", notes=notes, **hints)
+    subject = adapt_model(model, name=f"hf-tiny:{family}", notes=notes, **hints)
+    return subject if attn else _without_empty_rows(subject)
 
 
 def tiny_config(family: str, **given: Any) -> Any:
@@ -103,6 +114,8 @@ def tiny_config(family: str, **given: Any) -> Any:
     given = {"sliding_window" if k == "window" else k: v for k, v in given.items()}
     depth = int(given.pop("layers", 4))
     sizes = SIZES | dict.fromkeys(DEPTHS, depth) | SPECIAL.get(name.replace("-", "_"), {})
+    if "kv_lora_rank" in known:
+        sizes["num_key_value_heads"] = HEADS
     chosen = {k: v for k, v in sizes.items() if k in known}
     chosen |= {k: 0.0 for k in known if k.endswith(DROPS) and "classifier" not in k}
     chosen |= {k: _literal(v) for k, v in given.items()}
@@ -114,7 +127,6 @@ def tiny_config(family: str, **given: Any) -> Any:
 
 
 def _made(config: Any, attn: str | None) -> Any:
-    from transformers import AutoModelForCausalLM
 
     maker = _maker(config)
     for wanted in (attn,) if attn else ("sdpa", "eager"):
@@ -137,6 +149,25 @@ def _maker(config: Any) -> Any:
     if own is None:
         raise CrosscheckError(f"hf-tiny: {config.model_type} has no causal language model.")
     return own._from_config
+
+
+def _without_empty_rows(subject: CausalLM) -> CausalLM:
+    """Return the subject, without left padding where its only attention code can't take it.
+
+    Eager attention adds float64's minimum and takes the softmax in float32, where that is -inf: a
+    row that is all padding gives NaN, which the next layer spreads. Nobody asked for eager here.
+    """
+    if subject.model.config._attn_implementation != "eager":
+        return subject
+    ids_BT = np.full((1, 4), subject.info.first_id)
+    mask_BT = np.arange(4)[None] >= 2
+    if np.isfinite(subject.full(ids_BT, mask=mask_BT)[:, 2:]).all():
+        return subject
+    why = "eager attention is its only one, NaN on padding rows in float64 (attn=eager shows it)"
+    facts = subject.facts
+    left = facts.capabilities - {"left_pad"}
+    facts = replace(facts, capabilities=left, absent={**facts.absent, "left_pad": why})
+    return CausalLM(subject.model, subject.setup, facts=facts)
 
 
 def _within(options: dict[str, Any], prefix: str) -> dict[str, Any]:
