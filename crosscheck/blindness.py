@@ -30,6 +30,7 @@ def try_faults(job: Job, clock: Clock, share: float, *, which: str = "catches") 
     others.
     """
     faults, late = plantable(job, which), False
+    named = any(fault.name in job.relation.catches for fault in faults)
     refused: list[str] = []
     for fault in faults:
         if not clock.allows(share, job.slowest):
@@ -45,7 +46,8 @@ def try_faults(job: Job, clock: Clock, share: float, *, which: str = "catches") 
             late = True
             break
         (job.killed if seen else job.unseen).append(fault.name)
-    named = any(fault.name in job.relation.catches for fault in faults)
+        if seen and not named:
+            break
     _judge(job, refused, late=late, named=named)
 
 
@@ -65,14 +67,15 @@ def planted_reference(job: Job, planted: Any) -> Any:
 
 
 def _judge(job: Job, refused: list[str], *, late: bool, named: bool) -> None:
-    unseen = job.unseen if named else [] if job.killed else job.unseen
-    if unseen:
-        job.verdict = "blind"
-        job.reason = f"it did not see {', '.join(unseen)} when planted in this subject"
-    elif late and not job.killed:
+    if job.killed and not (named and job.unseen):
+        return
+    if late and not (named and job.unseen):
         job.verdict = "inconclusive"
         job.reason = "the budget ended before faults were planted: it may be blind"
-    elif not job.killed:
+        return
+    job.verdict = "blind"
+    if job.unseen:
+        job.reason = f"it did not see {', '.join(job.unseen)} when planted in this subject"
+    else:
         why = f": {'; '.join(refused)}" if refused else ""
-        job.verdict = "blind"
         job.reason = f"no fault could be planted in this subject to show that it sees{why}"

@@ -11,7 +11,7 @@ from typing import Any
 from crosscheck.blindness import try_faults
 from crosscheck.budget import Clock
 from crosscheck.environment import environment
-from crosscheck.errors import CrosscheckError
+from crosscheck.errors import CrosscheckError, SubjectError
 from crosscheck.explain import explain
 from crosscheck.greedy_ids import judge_greedy
 from crosscheck.jobs import Job, make_job
@@ -142,9 +142,10 @@ class _Run:
         able = [r for r in self.chosen if why[r.name] is None]
         try:
             self._examine(able)
-        except CrosscheckError:
-            raise
         except Exception as error:
+            # Misuse is the caller's to see; what the subject does wrong is a result.
+            if isinstance(error, CrosscheckError) and not isinstance(error, SubjectError):
+                raise
             rows += [RelationResult(r.name, "error", reason=sentence(error)) for r in able]
             return self._finished(rows)
         self._gate()
@@ -234,7 +235,8 @@ class _Run:
         return rows
 
     def _greedy(self, dtype: str) -> list[RelationResult]:
-        if "cache" not in self.info.capabilities or not self.clock.allows(WORKING):
+        able = self.info.capabilities
+        if "cache" not in able or "quant" in able or not self.clock.allows(WORKING):
             return []
         if not any(job.relation.name.startswith("cache.") for job in self.jobs):
             return []

@@ -69,13 +69,13 @@ def _ask(module: str, name: str, job: Job, case: Case, deadline: float) -> tuple
     """Return what a part of the diagnosis says, or None and why it could not say."""
     if time.monotonic() > deadline:
         return None, f"no time left to {name}"
-    function: Callable[..., Any] = getattr(
-        importlib.import_module(f"crosscheck.diagnosis.{module}"), name
-    )
-    takes = inspect.signature(function).parameters
-    options = {"deadline": deadline} if "deadline" in takes else {}
     candidate, reference = job.oracle.candidate, job.oracle.reference
     try:
+        function: Callable[..., Any] = getattr(
+            importlib.import_module(f"crosscheck.diagnosis.{module}"), name
+        )
+        takes = inspect.signature(function).parameters
+        options = {"deadline": deadline} if "deadline" in takes else {}
         return function(candidate, reference, job.relation.name, case, **options), ""
     except Exception as error:
         # A divergence is reported with or without its explanation.

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from crosscheck.errors import CrosscheckError
+from crosscheck.errors import ComparisonError
 from crosscheck.greedy import compare_greedy
 from crosscheck.judge import distance, largest
 from crosscheck.judging import sentence, unit_roundoff
@@ -54,12 +54,18 @@ def judge_greedy(
         spread = largest(distance(right_BTV, exact_BTV))
         bound = K_MAX * spread + FLOOR * unit_roundoff(dtype) * largest(exact_BTV)
         found = compare_greedy(left_BTV, right_BTV, bound=bound, oracle=exact_BTV, waiver=WAIVER)
-    except CrosscheckError as error:
-        return RelationResult(
-            "greedy.ids", "fail", cases=1, reason=sentence(error), axis=axis, dtype=dtype
-        )
     except Exception as error:
-        return RelationResult("greedy.ids", "error", reason=sentence(error), axis=axis, dtype=dtype)
+        # Logits that can't be compared are a failure; what the subject raises is its error.
+        failed = isinstance(error, ComparisonError)
+        verdict = "fail" if failed else "error"
+        return RelationResult(
+            "greedy.ids",
+            verdict,
+            cases=int(failed),
+            reason=sentence(error),
+            axis=axis,
+            dtype=dtype,
+        )
     reason = (
         ""
         if not found.different

@@ -57,6 +57,12 @@ class Limits:
             min(windows, default=None),
         )
 
+    def lowest(self, held: int) -> int:
+        """Return how far back a row may go once any row has held so many tokens."""
+        if self.window is None or self.room_back is None or held <= self.window:
+            return 0
+        return max(0, held - self.room_back)
+
 
 def appends(limits: Limits, rows: Rows) -> st.SearchStrategy[Append] | None:
     """Return how many tokens may be fed to every row."""
@@ -83,15 +89,13 @@ def rollbacks(limits: Limits, rows: Rows, held: int) -> st.SearchStrategy[Rollba
     """
     if "rollback" not in limits.capabilities or not all(rows.lengths):
         return None
-    filled = limits.window is not None and held > limits.window
-    back = limits.room_back if filled and limits.room_back is not None else max(rows.lengths)
-    lowest = [max(0, n - back) for n in rows.lengths]
-    if not back or max(lowest) > min(rows.lengths):
+    lowest = limits.lowest(held + rows.padded)
+    if lowest > min(rows.lengths):
         return None
-    same = st.integers(max(lowest), min(rows.lengths)).map(Rollback)
+    same = st.integers(lowest, min(rows.lengths)).map(Rollback)
     if "count" not in limits.capabilities:
         return same
-    each = st.tuples(*(st.integers(n, m) for n, m in zip(lowest, rows.lengths, strict=True)))
+    each = st.tuples(*(st.integers(lowest, most) for most in rows.lengths))
     return same | each.map(Rollback)
 
 
@@ -115,7 +119,10 @@ def forks(limits: Limits, rows: Rows) -> st.SearchStrategy[Fork] | None:
 
 def pads(limits: Limits, rows: Rows) -> st.SearchStrategy[Pad] | None:
     """Return padding for the first append, the one place where every loop puts it."""
-    sides = [side for side in ("left", "right") if f"{side}_pad" in limits.capabilities]
+    # Without counts, padding on the right is for a last step: what follows it is not promised.
+    able = limits.capabilities
+    sides = ["left"] if "left_pad" in able else []
+    sides += ["right"] if {"right_pad", "count"} <= able else []
     room = min(3, limits.longest - 1)
     if any(rows.lengths) or rows.pad is not None or not sides or room < 1:
         return None
@@ -127,11 +134,10 @@ def speculations(limits: Limits, rows: Rows, held: int) -> st.SearchStrategy[Spe
     most = min(_most(limits, rows), 3)
     if not {"rollback", "chunk"} <= limits.capabilities or not most or not all(rows.lengths):
         return None
-    after = max(held, max(rows.lengths) + most)
-    filled = limits.window is not None and after > limits.window
-    back = limits.room_back if filled and limits.room_back is not None else most
+    lowest = limits.lowest(max(held, max(rows.lengths) + most) + rows.padded)
+    least = max(0, lowest - min(rows.lengths))
     return st.integers(1, most).flatmap(
-        lambda k: st.integers(max(0, k - back), k).map(lambda kept: Speculate(k, kept))
+        lambda k: st.integers(min(k, least), k).map(lambda kept: Speculate(k, kept))
     )
 
 
