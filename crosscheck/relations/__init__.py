@@ -7,7 +7,6 @@ from importlib import import_module
 
 from crosscheck.relations.registry import (
     RELATIONS,
-    Refused,
     Relation,
     Sides,
     core_names,
@@ -35,7 +34,6 @@ for _group in GROUPS:
 __all__ = [
     "GROUPS",
     "RELATIONS",
-    "Refused",
     "Relation",
     "Sides",
     "core_names",

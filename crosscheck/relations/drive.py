@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from crosscheck.errors import Refused, SubjectError, SubjectRaised
 from crosscheck.programs.case import Append, Case
-from crosscheck.relations.registry import Refused
 from crosscheck.subjects.protocol import SubjectInfo, describe
 
 # Few different capacities, so that a compiled subject compiles little.
@@ -117,9 +117,15 @@ def refusing(info: SubjectInfo, what: str, call: Callable[[], Any]) -> Any:
     try:
         return call()
     except Exception as error:
-        if info.windows and not any(info.windows):
+        full_attention = bool(info.windows) and not any(info.windows)
+        if isinstance(error, Refused) or full_attention or not is_refusal(error):
             raise
         raise Refused(f"{info.name} refused {what}: {error}") from error
+
+
+def is_refusal(error: Exception) -> bool:
+    """Return whether an exception may be a no: not a time-out, a wrong result, a changed input."""
+    return isinstance(error, Refused | SubjectRaised) or not isinstance(error, SubjectError)
 
 
 def _given(**options: Any) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from crosscheck.relations.drive import (
     cached_or_full,
     encoder_of,
     feed,
+    is_refusal,
     room_for,
     run,
     sizes_of,
@@ -191,7 +192,7 @@ def cache_capacity(candidate: Any, reference: Any, case: Case) -> Sides:
         try:
             out, state = candidate.step(state, case.ids[:, fed : fed + size].copy())
         except Exception as error:
-            if fed + size <= room:
+            if fed + size <= room or not is_refusal(error):
                 raise
             refused = str(error)
             break

@@ -6,10 +6,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from crosscheck.errors import Refused
 from crosscheck.programs.case import Case
 from crosscheck.relations.drive import encoder_of, full, run, sizes_of
 from crosscheck.relations.entries import entries, pair
-from crosscheck.relations.registry import Refused, Sides, relation
+from crosscheck.relations.registry import Sides, relation
 from crosscheck.relations.texts import appends, draw, some_partitions
 from crosscheck.subjects.protocol import SubjectInfo, describe
 from crosscheck.tolerance import bitwise

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from crosscheck.errors import Refused
 from crosscheck.programs.case import Append, Case, PermutePages
 from crosscheck.relations.drive import (
     cached_or_full,
@@ -15,7 +16,7 @@ from crosscheck.relations.drive import (
 )
 from crosscheck.relations.entries import entries, loose, pair
 from crosscheck.relations.levels import stateful
-from crosscheck.relations.registry import Refused, Sides, relation
+from crosscheck.relations.registry import Sides, relation
 from crosscheck.relations.texts import appends, draw, some_partitions
 from crosscheck.subjects.protocol import SubjectInfo, describe
 

@@ -5,10 +5,11 @@ from typing import Any
 
 import numpy as np
 
+from crosscheck.errors import Refused
 from crosscheck.programs.case import Case
 from crosscheck.relations.drive import encoder_of, run, sizes_of
 from crosscheck.relations.entries import bound_of, entries
-from crosscheck.relations.registry import Refused, Sides, relation
+from crosscheck.relations.registry import Sides, relation
 from crosscheck.relations.texts import appends, draw, partitions
 from crosscheck.subjects.protocol import SubjectInfo, describe
 from crosscheck.tolerance import bounded, semantic

@@ -47,10 +47,6 @@ class Sides:
     level: Tolerance | None = None
 
 
-class Refused(CrosscheckError):
-    """The subject refused what a case asks for, as it may; nothing was compared."""
-
-
 Run = Callable[[Any, Any, Case], Sides]
 Cases = Callable[[Any, int], Iterable[Case]]
 Applies = Callable[[SubjectInfo], str | None]

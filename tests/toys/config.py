@@ -1,4 +1,4 @@
-"""The toy's sizes and weights. Sizes are pairwise distinct, attention is peaked, norms are not 1."""
+"""The toy's sizes and weights: sizes pairwise distinct, peaked attention, norms away from 1."""
 
 from dataclasses import dataclass
 from functools import cache

@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from crosscheck.errors import Refused
 from crosscheck.subjects.protocol import KV
-from tests.toys.stores import Contiguous, Refused, Store, View
+from tests.toys.stores import Contiguous, Store, View
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from crosscheck.errors import Refused
 from crosscheck.subjects.protocol import KV
-
-
-class Refused(ValueError):
-    """The toy was asked for what its layout cannot do."""
 
 
 class View(NamedTuple):

@@ -4,12 +4,13 @@ Letters: B rows, T tokens, S slots, V vocabulary.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from crosscheck.errors import Refused
 from crosscheck.subjects.protocol import KV, SubjectInfo
 from tests.toys.config import ToyConfig, weights_of
 from tests.toys.info import make_info
@@ -18,7 +19,7 @@ from tests.toys.model import Row, cross_kv, run_row
 from tests.toys.prefix import PrefixStore
 from tests.toys.quantized import RESIDUAL, empty_quantized
 from tests.toys.speculate import speculate
-from tests.toys.stores import Refused, Store, View, empty
+from tests.toys.stores import Store, View, empty
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Toy:
         without: Capabilities that are not declared.
     """
 
-    config: ToyConfig = ToyConfig()
+    config: ToyConfig = field(default_factory=ToyConfig)
     layout: str = "contiguous"
     form: str = ""
     dtype: str = "float64"
