@@ -5,9 +5,22 @@ import pytest
 
 from crosscheck import Disagreement, assert_agree, close
 from jaxkv.spec.random_weights import random_arrays
-from tests.claims.twins import a_key, attend_once, ints, keys_seen
 from jaxkv.spec.tiny import llama
-from tests.tiny import BATCH, CAPACITY, CELLS, CONFIGS, TWINS, Cell, feed, ids_of, make_model, module, new_subject, weights
+from tests.claims.twins import a_key, attend_once, ints, keys_seen
+from tests.tiny import (
+    BATCH,
+    CAPACITY,
+    CELLS,
+    CONFIGS,
+    TWINS,
+    Cell,
+    feed,
+    ids_of,
+    make_model,
+    module,
+    new_subject,
+    weights,
+)
 
 EXACT = close(rtol=1e-10, atol=1e-10)
 RNG = np.random.default_rng(3)
