@@ -10,6 +10,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from crosscheck.errors import CrosscheckError
+from crosscheck.errors import Refused as Refused
 from crosscheck.levels import Tolerance
 from crosscheck.programs.case import Case
 from crosscheck.subjects.protocol import CAPABILITIES, SubjectInfo
