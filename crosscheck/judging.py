@@ -11,14 +11,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from crosscheck import errors
 from crosscheck.compare import Comparison, compare
-from crosscheck.errors import CrosscheckError
+from crosscheck.errors import CrosscheckError, Refused
 from crosscheck.judge import UNIT_ROUNDOFF, dtype_kind
 from crosscheck.levels import Bitwise, Bounded, Semantic, Tolerance
 from crosscheck.oracle_ratio import Ratio
 from crosscheck.programs.case import Case
-from crosscheck.relations.registry import Refused, Relation, Sides
+from crosscheck.relations.registry import Relation, Sides
 
 KILL = 10.0
 
@@ -72,7 +71,7 @@ def run_case(
     """
     try:
         sides = relation.run(candidate, reference, case)
-    except (Refused, errors.Refused) as refusal:
+    except Refused as refusal:
         return Outcome("refused", reason=sentence(refusal), error=refusal)
     except Exception as error:
         return Outcome("error", math.inf, sentence(error), error=error)

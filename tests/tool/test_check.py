@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from crosscheck.check import check, check_case
-from crosscheck.errors import CrosscheckError
+from crosscheck.errors import CrosscheckError, Refused
 from crosscheck.exits import exit_code
 from crosscheck.faults import FAULTS
 from crosscheck.programs.case import Append, Case
 from crosscheck.programs.case_json import case_from_json
-from crosscheck.relations.registry import RELATIONS, Refused, Sides, relation
+from crosscheck.relations.registry import RELATIONS, Sides, relation
 from crosscheck.results import NotPassedError, Report
 from crosscheck.results_json import from_json
 from crosscheck.select import load_relations
