@@ -34,7 +34,13 @@ def _rollback_cases(info: SubjectInfo, seed: int) -> Iterator[Case]:
     needs={"cache", "rollback"},
     cases=_rollback_cases,
     level=stateful(),
-    catches={"rollback.leak", "rollback.reset"},
+    catches={
+        "rollback.leak",
+        "rollback.reset",
+        "rollback.ignored",
+        "rollback.positions",
+        "rollback.evicted",
+    },
 )
 def cache_rollback(candidate: Any, reference: Any, case: Case) -> Sides:
     """Tokens that were fed and rolled back leave keys, values and logits as if never fed.
@@ -96,7 +102,13 @@ def _gather_cases(info: SubjectInfo, seed: int) -> Iterator[Case]:
     needs={"cache", "gather"},
     cases=_gather_cases,
     level=stateful(),
-    catches={"gather.partial"},
+    catches={
+        "gather.partial",
+        "gather.partial.old",
+        "gather.skipped",
+        "gather.inverse",
+        "fork.alias",
+    },
 )
 def cache_fork_gather(candidate: Any, reference: Any, case: Case) -> Sides:
     """Reordered, repeated, left out or forked rows go on like rows that were so from the start."""

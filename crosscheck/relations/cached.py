@@ -43,7 +43,7 @@ def _against_full(candidate: Any, reference: Any, case: Case) -> Sides:
     name="cache.full",
     needs={"cache"},
     cases=_prefill_cases,
-    catches={"mask.none", "head.scale"},
+    catches={"mask.none", "head.scale", "head.slice", "head.cap", "train.mode"},
 )
 def cache_full(candidate: Any, reference: Any, case: Case) -> Sides:
     """One prefill with a cache gives the logits of one forward without."""
@@ -55,12 +55,31 @@ def cache_full(candidate: Any, reference: Any, case: Case) -> Sides:
     needs={"cache"},
     cases=partition_cases,
     catches={
+        "append.double",
+        "append.dtype",
+        "append.dtype.float16",
+        "append.stale",
+        "append.stale.values",
+        "append.swap_kv",
+        "concat.axis",
+        "cross.rows",
+        "cross.stale",
+        "head.scale",
+        "head.slice",
+        "head.slice.shifted",
+        "mask.none",
+        "mask.top_left",
+        "mask.off_by_one",
+        "mask.off_by_one.narrow",
+        "mask.prompt_hidden",
         "pos.reset",
         "pos.off_by_one",
-        "mask.top_left",
-        "mask.none",
-        "append.double",
+        "pos.single_reset",
         "prompt.reprocessed",
+        "rope.dynamic",
+        "rope.twice",
+        "state.dropped",
+        "write.overlap",
     },
 )
 def cache_partition(candidate: Any, reference: Any, case: Case) -> Sides:
@@ -134,7 +153,7 @@ def _prefix_cases(info: SubjectInfo, seed: int) -> Iterator[Case]:
     needs={"cache"},
     cases=_prefix_cases,
     level=stateful(),
-    catches={"write.overlap"},
+    catches={"mask.none", "page.alias", "write.overlap"},
 )
 def cache_prefix(candidate: Any, reference: Any, case: Case) -> Sides:
     """Extending a prefix leaves its keys and values, and its logits are those of its own run."""

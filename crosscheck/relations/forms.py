@@ -40,14 +40,24 @@ def _same(left: Any, right: Any, case: Case, candidate: Any, words: tuple[str, s
     return loose(candidate, sides)
 
 
-@relation(name="gqa.mha", needs={"cache", "gqa"}, cases=_form_cases, catches=())
+@relation(
+    name="gqa.mha",
+    needs={"cache", "gqa"},
+    cases=_form_cases,
+    catches={"gqa.tile"},
+)
 def gqa_mha(candidate: Any, reference: Any, case: Case) -> Sides:
     """Grouped heads give what the same heads give repeated: group g of head n is n // G."""
     right = _variant(reference, candidate, "gqa_as_mha")
     return _same(candidate, right, case, candidate, ("grouped", "repeated"))
 
 
-@relation(name="mla.absorbed", needs={"cache", "mla"}, cases=_form_cases, catches=())
+@relation(
+    name="mla.absorbed",
+    needs={"cache", "mla"},
+    cases=_form_cases,
+    catches={"mla.scale"},
+)
 def mla_absorbed(candidate: Any, reference: Any, case: Case) -> Sides:
     """Latent attention with absorbed projections gives what the expanded keys and values give."""
     right = _variant(reference, candidate, "mla_naive")
@@ -60,7 +70,12 @@ def _layout_cases(info: SubjectInfo, seed: int) -> Iterator[Case]:
             yield Case(case.ids, case.ops, seed=seed, meta={"layout": name})
 
 
-@relation(name="layout.equal", needs={"cache", "layouts"}, cases=_layout_cases, catches=())
+@relation(
+    name="layout.equal",
+    needs={"cache", "layouts"},
+    cases=_layout_cases,
+    catches={"layout.transposed"},
+)
 def layout_equal(candidate: Any, reference: Any, case: Case) -> Sides:
     """Every layout of the cache holds the same entries and gives the same logits."""
     name, (batch, t), sizes = case.meta["layout"], case.ids.shape, sizes_of(case)
@@ -82,7 +97,12 @@ def layout_equal(candidate: Any, reference: Any, case: Case) -> Sides:
     return loose(candidate, sides)
 
 
-@relation(name="jit.equal", needs={"cache", "jit"}, cases=_form_cases, catches=())
+@relation(
+    name="jit.equal",
+    needs={"cache", "jit"},
+    cases=_form_cases,
+    catches={"jit.stale"},
+)
 def jit_equal(candidate: Any, reference: Any, case: Case) -> Sides:
     """The compiled form gives the logits of the eager one, and the same steps compile nothing anew.
 

@@ -35,6 +35,7 @@ def _branch_cases(info: SubjectInfo, seed: int) -> Iterator[Case]:
     needs={"cache", "persistent"},
     cases=_branch_cases,
     level=bitwise(),
+    catches={"state.in_place"},
 )
 def cache_immutable(candidate: Any, _reference: Any, case: Case) -> Sides:
     """An old state still holds and answers the same after others were made of it."""
@@ -92,8 +93,8 @@ def _has_entries(info: SubjectInfo) -> str | None:
     needs={"cache", "kv"},
     cases=_write_cases,
     level=bitwise(),
-    catches={"write.overlap", "append.double"},
     applies=_has_entries,
+    catches={"append.double", "page.alias", "write.overlap"},
 )
 def cache_write_set(candidate: Any, _reference: Any, case: Case) -> Sides:
     """A step fills the slots of its own tokens, and no bit of an earlier token changes."""
@@ -171,8 +172,8 @@ def _fixed_room(info: SubjectInfo) -> str | None:
     name="cache.capacity",
     needs={"cache"},
     cases=_capacity_cases,
-    catches={"capacity.clamp", "capacity.as_length"},
     applies=_fixed_room,
+    catches={"capacity.clamp", "capacity.as_length", "capacity.shrinks_window"},
 )
 def cache_capacity(candidate: Any, reference: Any, case: Case) -> Sides:
     """Room changes no logits: larger or exactly full; past it comes an error, never wrong logits.

@@ -27,7 +27,7 @@ def _two_texts(info: SubjectInfo, seed: int) -> Iterator[Case]:
     needs=(),
     cases=_two_texts,
     level=bitwise(),
-    catches={"train.dropout"},
+    catches={"model.stale", "train.dropout"},
 )
 def mode_stale(candidate: Any, _reference: Any, case: Case) -> Sides:
     """A text gives the same bits again after another one, and its ids stay as they were given."""
@@ -59,7 +59,13 @@ def _one_text(info: SubjectInfo, seed: int) -> Iterator[Case]:
     yield Case(ids, appends((ids.shape[1],)), seed=seed)
 
 
-@relation(name="weights.tied", needs=(), cases=_one_text, catches=(), parity=True)
+@relation(
+    name="weights.tied",
+    needs=(),
+    cases=_one_text,
+    parity=True,
+    catches={"weights.untied"},
+)
 def weights_tied(candidate: Any, reference: Any, case: Case) -> Sides:
     """Two subjects with the same weights agree at every point that both can show, layer by layer.
 

@@ -40,7 +40,7 @@ def _page_cases(info: SubjectInfo, seed: int) -> Iterator[Case]:
     needs={"cache", "paged"},
     cases=_page_cases,
     level=stateful(),
-    catches=(),
+    catches={"page.table"},
 )
 def page_permute(candidate: Any, reference: Any, case: Case) -> Sides:
     """Any order of the pages and any page size give the same keys, values and logits."""
@@ -77,7 +77,12 @@ def _prefix_cases(info: SubjectInfo, seed: int) -> Iterator[Case]:
         yield Case(ids, seed=seed, meta={"shared": shared})
 
 
-@relation(name="prefix.share", needs={"prefix"}, cases=_prefix_cases, catches=())
+@relation(
+    name="prefix.share",
+    needs={"prefix"},
+    cases=_prefix_cases,
+    catches={"prefix.off_by_one", "prefix.by_length"},
+)
 def prefix_share(candidate: Any, reference: Any, case: Case) -> Sides:
     """A text served from another's cached prefix has the logits of computing it anew.
 
@@ -96,7 +101,9 @@ def prefix_share(candidate: Any, reference: Any, case: Case) -> Sides:
         reused.append(int(np.asarray(n).reshape(-1)[0]))
     encoder = encoder_of(candidate, 1, case.seed)
     right = np.concatenate([full(reference, text, encoder=encoder) for text in texts])
-    valid = np.arange(case.ids.shape[1]) >= np.array(reused)[:, None]
+    # At least the last token is computed: its logits are what was asked for.
+    last = case.ids.shape[1] - 1
+    valid = np.arange(last + 1) >= np.minimum(reused, last)[:, None]
     sides = Sides(
         {"logits": np.concatenate(served)},
         {"logits": right},

@@ -63,7 +63,7 @@ def pos_explicit(candidate: Any, reference: Any, case: Case) -> Sides:
     name="pos.shift",
     needs={"cache", "positions", "rope"},
     cases=_shift_cases,
-    catches={"pos.reset"},
+    catches={"pos.reset", "pos.off_by_one"},
 )
 def pos_shift(candidate: Any, reference: Any, case: Case) -> Sides:
     """With rotations or distances only, one number added to all positions changes nothing."""

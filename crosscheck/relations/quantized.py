@@ -27,7 +27,7 @@ def _quant_cases(info: SubjectInfo, seed: int) -> Iterator[Case]:
     needs={"cache", "quant"},
     cases=_quant_cases,
     level=bounded(1.0),
-    catches=(),
+    catches={"quant.zero_point", "quant.axis"},
 )
 def quant_bound(candidate: Any, reference: Any, case: Case) -> Sides:
     """A quantized cache is within its bound of the exact one; its residual tokens are exact.

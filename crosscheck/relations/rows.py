@@ -25,7 +25,12 @@ def _batch_cases(info: SubjectInfo, seed: int) -> Iterator[Case]:
         yield Case(ids, appends(sizes), seed=seed, meta={"order": order})
 
 
-@relation(name="batch.rows", needs={"cache"}, cases=_batch_cases, catches=())
+@relation(
+    name="batch.rows",
+    needs={"cache"},
+    cases=_batch_cases,
+    catches={"rows.leak"},
+)
 def batch_rows(candidate: Any, reference: Any, case: Case) -> Sides:
     """A row gives the same logits alone and in a batch, in any order, with a cache or without."""
     order, sizes = list(case.meta["order"]), sizes_of(case)
@@ -80,7 +85,7 @@ def _rests(info: SubjectInfo, tokens: int) -> list[tuple[int, ...]]:
     name="pad.left",
     needs={"cache", "left_pad"},
     cases=_left_cases,
-    catches={"pos.pad_shift"},
+    catches={"pos.pad_shift", "pad.attended", "mask.empty_row_nan"},
 )
 def pad_left(candidate: Any, reference: Any, case: Case) -> Sides:
     """Tokens that are not real before the others change nothing, whatever their id.
@@ -187,7 +192,7 @@ def _takes(info: SubjectInfo, way: str) -> bool:
     name="pad.right",
     needs={"cache", "right_pad"},
     cases=_right_cases,
-    catches=(),
+    catches={"head.slice"},
 )
 def pad_right(candidate: Any, reference: Any, case: Case) -> Sides:
     """Tokens that are not real after the others change nothing, whatever their id."""
@@ -252,8 +257,8 @@ def _pads_at_all(info: SubjectInfo) -> str | None:
     name="ragged.continue",
     needs={"cache"},
     cases=_ragged_cases,
-    catches=(),
     applies=_pads_at_all,
+    catches={"pos.shared_length", "count.ignored"},
 )
 def ragged_continue(candidate: Any, reference: Any, case: Case) -> Sides:
     """Rows of unequal length, prefilled together and stepped on, go on as each would alone."""

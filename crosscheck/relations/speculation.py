@@ -37,8 +37,8 @@ def _decoder_alone(info: SubjectInfo) -> str | None:
     name="spec.greedy",
     needs={"cache", "chunk", "rollback"},
     cases=_draft_cases,
-    catches={"rollback.leak"},
     applies=_decoder_alone,
+    catches={"spec.leak", "spec.bonus"},
 )
 def spec_greedy(candidate: Any, reference: Any, case: Case) -> Sides:
     """Drafting and verifying gives the greedy ids, for right, wrong and mixed drafts of any k.

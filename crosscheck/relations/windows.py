@@ -23,7 +23,7 @@ def _wide_cases(info: SubjectInfo, seed: int) -> Iterator[Case]:
     name="window.wide",
     needs={"cache", "window"},
     cases=_wide_cases,
-    catches=(),
+    catches={"window.wide_off_by_one"},
 )
 def window_wide(candidate: Any, reference: Any, case: Case) -> Sides:
     """A window of at least T tokens gives the logits of full attention."""
@@ -79,8 +79,17 @@ def _has_window(info: SubjectInfo) -> str | None:
     name="window.ring",
     needs={"cache"},
     cases=_ring_cases,
-    catches=(),
     applies=_has_window,
+    catches={
+        "window.off_by_one",
+        "window.off_by_one.wide",
+        "window.cache_only",
+        "window.chunk_drops_past",
+        "window.chunk_too_wide",
+        "window.evicts_newest",
+        "window.slot_position",
+        "length.from_ring",
+    },
 )
 def window_ring(candidate: Any, reference: Any, case: Case) -> Sides:
     """Steps through a ring give the logits of one forward under the banded mask, far past W."""

@@ -45,6 +45,7 @@ class Toy:
         seed: Of the weights.
         nudge: (scale, seed): weights are multiplied by 1 + scale * noise.
         without: Capabilities that are not declared.
+        traces: Of the compiled form: width of a step -> steps of this width so far.
     """
 
     config: ToyConfig = field(default_factory=ToyConfig)
@@ -56,6 +57,7 @@ class Toy:
     seed: int = 0
     nudge: tuple[float, int] = (0.0, 0)
     without: frozenset[str] = frozenset()
+    traces: dict[int, int] | None = None
 
     @property
     def info(self) -> SubjectInfo:
@@ -210,7 +212,13 @@ class Toy:
             return replace(self, layout=name.removeprefix("layout_"))
         if name == "exact":
             return replace(self, layout="contiguous")
-        return replace(self, form=name if name in ("gqa_as_mha", "mla_naive") else self.form)
+        if name in ("jit", "eager"):
+            return replace(self, traces={} if name == "jit" else None)
+        return replace(self, form=name)
+
+    def compilations(self) -> int:
+        """Return how many widths were traced."""
+        return len(self.traces or {})
 
     def _store(self, batch: int, capacity: int | None, window: int | None) -> Store | Paged:
         shape, dtype = self.kv_shape, np.dtype(self.dtype)
@@ -252,6 +260,8 @@ class Toy:
         put: Any,
         cross: tuple[tuple[Any, ...], ...],
     ) -> Row:
+        if self.traces is not None:
+            self.traces.setdefault(len(raw_T), start)
         index_T = start + np.arange(len(raw_T))
         positions, visible = options.get("positions"), options.get("visible")
         position_T = index_T if positions is None else np.asarray(positions)[b, raw_T]
