@@ -95,9 +95,7 @@ def _must_agree(
     right = tape.find(np.asarray(sides.right[comparison.points[0]])[at])
     if left is None or right is None:
         return [], None
-    about = (
-        f"{place.name} of row {place.row}, position {place.position}: {' vs '.join(sides.words)}."
-    )
+    about = f"{' vs '.join(sides.words)}, row {place.row}, position {place.position}."
     lines = [
         f"left, right = {_element(left)}, {_element(right)}",
         "error = np.abs(np.float64(left) - np.float64(right)).max()",
@@ -120,7 +118,7 @@ def _logits_comparison(relation: Relation, sides: Sides, rtol: float | None) -> 
 
 
 def _must_raise(last: Call) -> tuple[str, list[str]]:
-    return "The last call must raise: there is no room left.", [
+    return "the last call must raise, there is no room left.", [
         'print("it answered, expected an error")',
         "sys.exit(1)",
     ]
@@ -155,7 +153,7 @@ def _program(
         body += ['    sys.exit(f"refused, as it should: {error}" and 0)']
     models = sorted({call.model for call in needed})
     lines = [
-        f'"""{relation.name}: {about} Exits with 1 while it fails."""',
+        f'"""{relation.name} fails (exit code 1): {about}"""',
         "",
         *_head([origins[model] for model in models]),
         "",

@@ -126,23 +126,28 @@ def meaning(diagnosis: Sequence[Diagnosis]) -> str:
 
 
 def untold_lines(rows: Iterable[RelationResult]) -> Iterator[str]:
-    """Yield the relations that could not tell, or that the subject broke, each with its reason."""
-    for row in rows:
-        if row.verdict in ("error", "blind", "inconclusive"):
-            yield ""
-            yield f"{row.verdict.upper()} {label(row)}, {row.dtype}: {row.reason}"
+    """Yield the relations that could not tell, or that the subject broke, by their reasons."""
+    told = [row for row in rows if row.verdict in ("error", "blind", "inconclusive")]
+    for (verdict, reason), names in _by_reason(told).items():
+        yield ""
+        yield f"{verdict.upper()} {', '.join(names)}: {reason}"
 
 
 def absent_lines(rows: Iterable[RelationResult]) -> Iterator[str]:
-    """Yield which relations were not run, grouped by the reason."""
-    names: dict[str, list[str]] = {}
-    for row in rows:
-        if row.verdict == "unsupported":
-            names.setdefault(row.reason, []).append(label(row))
-    if names:
+    """Yield which relations were not run, by the reason."""
+    absent = _by_reason(row for row in rows if row.verdict == "unsupported")
+    if absent:
         yield from ("", "not run (unsupported)")
-    for reason, which in names.items():
-        yield f"  {', '.join(dict.fromkeys(which))}: {reason}"
+    for (_, reason), names in absent.items():
+        yield f"  {', '.join(names)}: {reason}"
+
+
+def _by_reason(rows: Iterable[RelationResult]) -> dict[tuple[str, str], list[str]]:
+    names: dict[tuple[str, str], dict[str, None]] = {}
+    for row in rows:
+        shown = label(row) if row.dtype == "float64" else f"{label(row)} in {row.dtype}"
+        names.setdefault((row.verdict, row.reason), {})[shown] = None
+    return {key: list(each) for key, each in names.items()}
 
 
 def verdict_line(report: Report, verdict: str) -> str:

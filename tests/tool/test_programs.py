@@ -207,5 +207,5 @@ def test_generated_programs_respect_windows_and_positions():
     limited = engine.draw.Limits.of(FLAVORS["ring"], FLAVORS["ring"].info)
 
     assert limited.window == 5
-    assert limited.lowest(5) == 0
+    assert limited.lowest(4) == 0
     assert limited.lowest(12) == 9

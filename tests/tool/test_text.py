@@ -112,9 +112,14 @@ def test_relations_that_were_not_run_stand_together_under_their_reason():
 
 @pytest.mark.parametrize("verdict", ["blind", "inconclusive", "error"])
 def test_what_could_not_be_told_gives_its_reason(verdict):
-    row = RelationResult("cache.full", verdict, reason="so it is")
+    rows = [
+        RelationResult(name, verdict, reason="so it is", dtype=dtype)
+        for name, dtype in (("cache.full", "float64"), ("cache.prefix", "float32"))
+    ]
 
-    assert f"{verdict.upper()} cache.full, float64: so it is" in lines_of(row, verdict=verdict)
+    assert f"{verdict.upper()} cache.full, cache.prefix in float32: so it is" in lines_of(
+        *rows, verdict=verdict
+    )
 
 
 def test_parity_is_told_from_self_consistency():
