@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from crosscheck.adapters import hf_cache, hf_capture, hf_variants
+from crosscheck.adapters import hf_cache, hf_variants, torch_capture
 from crosscheck.adapters.hf_call import Caller
 from crosscheck.adapters.hf_probe import Facts, probe
 from crosscheck.adapters.torch_tools import cast_copy, dtype_of, nudged_copy, weights_hash
@@ -179,17 +179,17 @@ class CausalLM:
 
     def capture(self, ids: NDArray, points: Sequence[str] | None = None) -> dict[str, NDArray]:
         """Return intermediate results of `full` by canonical name, in the forward's order."""
-        with hf_capture.tapped(self.model, points) as taps:
+        with torch_capture.tapped(self.model, points) as taps:
             taps["logits"] = self.full(ids)
-        return hf_capture.ordered(taps, points, np.shape(ids))
+        return torch_capture.ordered(taps, points, np.shape(ids))
 
     def capture_step(
         self, state: Held, ids: NDArray, points: Sequence[str] | None = None, **options: Any
     ) -> tuple[dict[str, NDArray], Held]:
         """Return intermediate results of one step by canonical name, and the next state."""
-        with hf_capture.tapped(self.model, points) as taps:
+        with torch_capture.tapped(self.model, points) as taps:
             taps["logits"], after = self.step(state, ids, **options)
-        return hf_capture.ordered(taps, points, np.shape(ids)), after
+        return torch_capture.ordered(taps, points, np.shape(ids)), after
 
     def cast(self, dtype: str) -> "CausalLM":
         """Return the same weights in another dtype; upward exactly."""

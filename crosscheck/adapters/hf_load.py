@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from crosscheck.adapters.hf import CausalLM, Setup
+from crosscheck.adapters.torch_tools import amplify as torch_amplify
 from crosscheck.adapters.torch_tools import torch_module
 from crosscheck.errors import CrosscheckError
 from crosscheck.subjects.protocol import Documented
@@ -27,6 +28,7 @@ def adapt_model(
     cache: Any = None,
     cache_options: Mapping[str, Any] | None = None,
     gather: str | None = None,
+    amplify: int | None = None,
     name: str = "",
     notes: Sequence[str] = (),
     documented: Mapping[str, Any] | None = None,
@@ -40,6 +42,7 @@ def adapt_model(
             dtype, device and model. None: the model makes its own.
         cache_options: Further arguments of the cache.
         gather: "reorder_cache" or "batch_select_indices"; None for what the cache's layers offer.
+        amplify: Seed of amplified weights, written into the model; None keeps its weights.
         name: For reports.
         notes: Sentences for the report.
         documented: relation -> (sentence, source) of a difference that the package states.
@@ -48,7 +51,8 @@ def adapt_model(
     if cache == "quantized":
         source = "transformers QuantizedCache, class docstring"
         told = {k: Documented(QUANTIZED, source) for k in INEXACT} | told
-    notes = (*notes, *_chosen(model))
+    made = () if amplify is None else (torch_amplify(model, amplify),)
+    notes = (*notes, *made, *_chosen(model))
     setup = Setup(cache, cache_options or {}, gather, name or _name(model), notes, told)
     return CausalLM(model, setup)
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from crosscheck.adapters import hf_cache, hf_capture, hf_facts, hf_variants
+from crosscheck.adapters import hf_cache, hf_facts, hf_variants, torch_capture
 from crosscheck.errors import CrosscheckError
 
 NEAR = 1e-3
@@ -106,7 +106,7 @@ def probe(subject: Any) -> Facts:
     variants = hf_variants.names(subject.model, windows)
     found.say("window", None if "window=N" in variants else "no sliding_window in the config")
     found.say("gqa", None if "gqa_as_mha" in variants else "no key/value weights of fewer heads")
-    found.say("capture", None if hf_capture.blocks(subject.model) else "no blocks were found")
+    found.say("capture", None if torch_capture.blocks(subject.model) else "no blocks were found")
     found.say("f64 f32", None)
     return Facts(
         vocab_size=plain.shape[-1],

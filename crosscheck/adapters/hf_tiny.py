@@ -11,9 +11,8 @@ import numpy as np
 
 from crosscheck.adapters.hf import CausalLM
 from crosscheck.adapters.hf_load import adapt_model
-from crosscheck.adapters.torch_tools import named_arrays, put_arrays, torch_module
+from crosscheck.adapters.torch_tools import torch_module
 from crosscheck.errors import CrosscheckError
-from crosscheck.subjects.amplify import NOTE, amplified
 
 VOCAB, WIDTH, HEADS, KV_HEADS, HEAD_DIM, HIDDEN, WINDOW, POSITIONS = 97, 32, 4, 2, 8, 48, 5, 64
 # One table for all families: what a config's parameter of this name becomes. A family takes those
@@ -57,6 +56,7 @@ SIZES: dict[str, Any] = {
     "type_vocab_size": 2,
     "conv_L_cache": 3,
 }
+OWN_WEIGHTS = "random weights of the package's own initialization: faults may hardly show"
 DEPTHS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 DROPS = ("dropout", "pdrop", "drop_prob")
 SPECIAL: dict[str, dict[str, Any]] = {
@@ -88,11 +88,10 @@ def tiny_subject(family: str, **options: Any) -> CausalLM:
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         model = _made(config, attn).to(getattr(torch, dtype)).eval()
-    notes = ["random weights of the package's own initialization: faults may hardly show"]
-    if amplify not in ("no", "false", False):
-        put_arrays(model, amplified(named_arrays(model), seed=seed))
-        notes = [NOTE.format(seed=seed)]
-    subject = adapt_model(model, name=f"hf-tiny:{family}", notes=notes, **hints)
+    kept = amplify in ("no", "false", False)
+    notes = (OWN_WEIGHTS,) if kept else ()
+    hints |= {"amplify": None if kept else seed, "notes": notes}
+    subject = adapt_model(model, name=f"hf-tiny:{family}", **hints)
     return subject if attn else _without_empty_rows(subject)
 
 

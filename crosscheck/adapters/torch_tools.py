@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crosscheck.errors import CrosscheckError
+from crosscheck.subjects.amplify import NOTE, amplified
 
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 HASH_LIMIT_BYTES = 64 * 2**20
@@ -90,6 +91,12 @@ def put_arrays(module: Any, arrays: dict[str, NDArray]) -> None:
         for name, weight in module.named_parameters():
             if name in arrays:
                 weight.copy_(to_torch(arrays[name], like=weight))
+
+
+def amplify(module: Any, seed: int) -> str:
+    """Write amplified weights into a module, and return the note that says so."""
+    put_arrays(module, amplified(named_arrays(module), seed=seed))
+    return NOTE.format(seed=seed)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from crosscheck.subjects.modules import importable, one_line
 from crosscheck.subjects.protocol import Documented, describe
 
 FORMS = "hf:DIR, hf-tiny:FAMILY, pkg.mod:factory or file.py:factory, each with ?key=value&key=value"
-ADAPTER_HINTS = frozenset({"cache", "gather", "documented", "name", "call"})
+ADAPTER_HINTS = frozenset({"cache", "gather", "name", "call", "amplify"})
 
 
 def load_subject(text: str) -> Any:
@@ -98,7 +98,7 @@ def _tiny(family: str, options: dict[str, Any]) -> Any:
 
 
 def _room(options: Mapping[str, Any]) -> None:
-    known = {"dtype", "attn", "cache", "gather", "name"}
+    known = {"dtype", "attn", "cache", "gather", "name", "amplify"}
     for key in options:
         if key not in known:
             raise CrosscheckError(

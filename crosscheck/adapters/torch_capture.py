@@ -1,4 +1,4 @@
-"""Intermediate results of a transformers model by canonical name, through forward hooks."""
+"""Intermediate results of a torch decoder by canonical name, through forward hooks."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -24,9 +24,16 @@ def blocks(model: Any) -> tuple[str, Any] | None:
     return max(lists, key=lambda pair: len(pair[1]), default=None)
 
 
+def embedding(model: Any) -> Any:
+    """Return the table of token embeddings: what the model says, or the first one it has."""
+    if hasattr(model, "get_input_embeddings"):
+        return model.get_input_embeddings()
+    return next((m for m in model.modules() if type(m).__name__ == "Embedding"), None)
+
+
 def points(model: Any) -> dict[str, Any]:
     """Return canonical name -> the module whose output it is, in the forward's order."""
-    found = {"embed": model.get_input_embeddings()}
+    found = {} if embedding(model) is None else {"embed": embedding(model)}
     home = blocks(model)
     if home is None:
         return found
