@@ -4,7 +4,6 @@ A fault counts as killed where some relation fails by at least ten times its tol
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -22,16 +21,40 @@ from crosscheck.subjects.protocol import describe
 Progress = Callable[[str, int, int], None]
 
 
-@dataclass
 class _Bench:
-    """What is planted, into what, and what has been seen."""
+    """The right subject, what planting needs to know of it, and what has been seen."""
 
-    oracle: Oracle
-    clock: Clock
-    seed: int
-    cases: dict[str, tuple[Case, ...]] = field(default_factory=dict)
-    unseen: dict[str, list[str]] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
+    def __init__(self, oracle: Oracle, clock: Clock, seed: int) -> None:
+        self.oracle, self.clock, self.seed = oracle, clock, seed
+        self.unseen: dict[str, list[str]] = {}
+        self.notes: list[str] = []
+        self._cases: dict[str, tuple[Case, ...]] = {}
+        self._holds: dict[tuple[str, int], bool] = {}
+
+    def cases(self, relation: Relation) -> tuple[Case, ...]:
+        """Return a relation's examples, made once."""
+        if relation.name not in self._cases:
+            info = describe(self.oracle.candidate)
+            self._cases[relation.name] = tuple(relation.cases(info, self.seed))
+        return self._cases[relation.name]
+
+    def holds(self, relation: Relation, number: int) -> bool:
+        """Return whether the right subject passes an example: else it can show no fault."""
+        key = relation.name, number
+        if key not in self._holds:
+            right = self.oracle.candidate
+            outcome = run_case(
+                relation, right, right, self.cases(relation)[number], rtol=self.oracle.rtol
+            )
+            self._holds[key] = outcome.verdict == "pass"
+            if outcome.verdict in ("fail", "error"):
+                self.note(f"{relation.name} does not hold before a fault is planted")
+        return self._holds[key]
+
+    def note(self, sentence: str) -> None:
+        """Keep a sentence for the report, once."""
+        if sentence not in self.notes:
+            self.notes.append(sentence)
 
 
 def selftest(
@@ -66,8 +89,8 @@ def selftest(
     wanted, chosen = named_faults(faults), select(relations)
     clock = Clock(float("inf") if budget_seconds is None else budget_seconds)
     bench = _Bench(examine(subject, seed=seed), clock, seed)
-    usable = [relation for relation in chosen if _cases_that_pass(bench, relation)]
     info = describe(bench.oracle.candidate)
+    usable = [relation for relation in chosen if why_not(relation, info, two=True) is None]
     cells: dict[str, dict[str, float]] = {}
     skipped: dict[str, str] = {}
     for number, fault in enumerate(wanted):
@@ -136,28 +159,6 @@ def _refusal(bench: _Bench, fault: Fault) -> str:
     return ""
 
 
-def _cases_that_pass(bench: _Bench, relation: Relation) -> tuple[Case, ...]:
-    """Keep and return a relation's examples that the right subject passes."""
-    subject = bench.oracle.candidate
-    info = describe(subject)
-    reason = why_not(relation, info, two=True)
-    if reason is not None:
-        return ()
-    passed, failed = [], ""
-    for case in relation.cases(info, bench.seed):
-        if not bench.clock.allows(0.3):
-            break
-        outcome = run_case(relation, subject, subject, case, rtol=bench.oracle.rtol)
-        if outcome.verdict == "pass":
-            passed.append(case)
-        elif outcome.verdict in ("fail", "error"):
-            failed = failed or outcome.reason
-    if failed:
-        bench.notes.append(f"{relation.name} does not hold before anything is planted: {failed}")
-    bench.cases[relation.name] = tuple(passed)
-    return bench.cases[relation.name]
-
-
 def _row(
     bench: _Bench, fault: Fault, usable: Sequence[Relation], *, every: bool
 ) -> dict[str, float]:
@@ -169,7 +170,10 @@ def _row(
             break
         if not bench.clock.allows(1.0):
             break
-        row[relation.name] = effect = _effect(bench, fault, relation)
+        effect = _effect(bench, fault, relation)
+        if effect is None:
+            continue
+        row[relation.name] = effect
         if named:
             bench.unseen.setdefault(relation.name, [])
             if effect < KILL:
@@ -177,17 +181,21 @@ def _row(
     return row
 
 
-def _effect(bench: _Bench, fault: Fault, relation: Relation) -> float:
-    """Return the largest effect on a relation's examples, as a multiple of its tolerance."""
-    effect, raised = 0.0, ""
-    for case in bench.cases[relation.name]:
+def _effect(bench: _Bench, fault: Fault, relation: Relation) -> float | None:
+    """Return the largest effect on a relation's examples, as a multiple of its tolerance.
+
+    None where none of them compares anything in this subject.
+    """
+    effect = None
+    for number, case in enumerate(bench.cases(relation)):
         outcome = try_case(relation, fault, bench.oracle.candidate, case, rtol=bench.oracle.rtol)
+        if outcome.verdict in ("nothing", "refused"):
+            continue
+        effect = effect or 0.0
         if outcome.verdict == "error":
-            raised = raised or outcome.reason
-        elif outcome.verdict == "fail":
-            effect = max(effect, outcome.severity)
+            bench.note(f"{fault.name} made {relation.name} raise: {outcome.reason}")
+        elif outcome.severity > effect and bench.holds(relation, number):
+            effect = outcome.severity
         if effect >= KILL or not bench.clock.allows(1.0):
             break
-    if raised and effect < KILL:
-        bench.notes.append(f"{fault.name} made {relation.name} raise: {raised}")
     return effect
