@@ -214,7 +214,8 @@ def _check_decoder(subject: Any, ids_BT: NDArray, rtol: float) -> tuple[str, str
         found = None if inputs is None else inputs()
         if found is None:
             return "unchecked", None
-        expected_BTV = decode(*found, ids_BT)
+        config, arrays = found
+        expected_BTV = decode(config, arrays, ids_BT)
     except CrosscheckError as error:
         why = re.sub(r"^decode: ", "", sentence(error))
         return f"unchecked (the independent decoder: {why})", None

@@ -109,7 +109,8 @@ def _judge_bits(job: Job, sides: Sides, dtype: str, case: Case, ran: int) -> Rel
 
 def _has_logits(sides: Sides) -> bool:
     # Other points have no oracle of their own, and ids under that name no margin.
-    return np.ndim(sides.left.get("logits")) == 3 and np.shape(sides.left["logits"])[-1] > 1
+    shape = np.shape(sides.left.get("logits", ()))
+    return len(shape) == 3 and shape[-1] > 1
 
 
 def _pool(sides: Sides, exact: Sides) -> Pool:

@@ -206,5 +206,5 @@ def _quiet(programs: int) -> settings:
         print_blob=False,
         report_multiple_bugs=False,
         verbosity=Verbosity.quiet,
-        suppress_health_check=list(HealthCheck),
+        suppress_health_check=[*HealthCheck.__members__.values()],
     )
