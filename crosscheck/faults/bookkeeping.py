@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from crosscheck.errors import CrosscheckError
 from crosscheck.faults.planted import Call, Held, Planted
 from crosscheck.faults.registry import fault
 
@@ -176,3 +177,31 @@ class Stale(Planted):
 def model_stale(subject: Any) -> Planted:
     """A second request finds in the model what the first has left."""
     return Stale(subject)
+
+
+class Recomputing(Planted):
+    """Runs the whole text again at every step, and throws the result away."""
+
+    def forward(self, held: Held, call: Call) -> tuple[NDArray, Held]:
+        """Step rightly, after needless work."""
+        if call.later and call.real_BT.all() and len({*call.length_B.tolist()}) == 1:
+            self.inner.full(np.array(held.texts, np.int32))
+        return self.pass_on(held, call.ids_BT, **call.options)
+
+
+@fault(
+    name="work.recomputed",
+    needs={"cache"},
+    kinds="E",
+    shows="output",
+    advice="Look for a forward over the whole text beside the cached one.",
+)
+def work_recomputed(subject: Any) -> Planted:
+    """Every step computes the earlier tokens again; its answers are right.
+
+    Raises:
+        CrosscheckError: The subject does not tell how many tokens it has run.
+    """
+    if not hasattr(subject, "forwarded_positions"):
+        raise CrosscheckError("plant: the subject has no forwarded_positions to show it.")
+    return Recomputing(subject)

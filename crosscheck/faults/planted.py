@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from crosscheck.faults.drafting import speculated
 from crosscheck.subjects.protocol import KV, SubjectInfo, describe
 
 
@@ -160,6 +161,10 @@ class Planted:
     def permute_pages(self, held: Any, seed: int) -> Any:
         """Return the state with its pages in another order."""
         return replace(held, state=self.inner.permute_pages(held.state, seed))
+
+    def speculate(self, ids: NDArray, new: int, draft: Any, k: int) -> NDArray:
+        """Return greedy ids [B, T + new] with drafts, over this cache with its fault."""
+        return speculated(self, ids, new, draft, k)
 
     def kv(self, held: Any, layer: int) -> KV:
         """Return what one layer holds."""

@@ -1,6 +1,7 @@
 """Faults of positions: the tokens are right, the places at which they are computed are not."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,37 @@ def _from_zero(call: Call) -> NDArray:
 def pos_reset(subject: Any) -> Planted:
     """Every step counts positions from 0 again."""
     return Positioned(subject, lambda planted, held, call: _from_zero(call))
+
+
+class QueriesReset(Positioned):
+    """Computes every step at positions from 0, and stores the first layer's keys rightly."""
+
+    def __init__(self, subject: Any) -> None:
+        super().__init__(subject, lambda planted, held, call: _from_zero(call))
+
+    def forward(self, held: Held, call: Call) -> tuple[NDArray, Held]:
+        """Step at the wrong positions; the first layer's keys are those of a right step."""
+        if not call.later or call.options.get("positions") is not None:
+            return self.pass_on(held, call.ids_BT, **call.options)
+        apart = held.state if self.has("persistent") else self.inner.fork(held.state)
+        _, right = self.inner.step(apart, call.ids_BT, **call.options)
+        logits, held = super().forward(held, call)
+        wrong, keys = self.inner.kv(held.state, 0), self.inner.kv(right, 0)
+        kv = replace(wrong, keys_BSKH=keys.keys_BSKH)
+        return logits, held.advanced(self.inner.with_kv(held.state, 0, kv))
+
+
+@fault(
+    name="pos.reset.queries",
+    needs=NEEDS | {"rope", "kv", "kv_write"},
+    ways=({"persistent"}, {"fork"}),
+    kinds="A",
+    shows="attention",
+    advice="Look for a rotation of the queries that is not told where the chunk starts.",
+)
+def pos_reset_queries(subject: Any) -> Planted:
+    """Every step rotates its queries from position 0; stored keys are right."""
+    return QueriesReset(subject)
 
 
 @fault(

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from crosscheck.errors import CrosscheckError
 from crosscheck.faults import FAULTS
 from tests.faults.entries import (
     BACK,
@@ -34,6 +35,7 @@ POSITIONS = {
     "window.slot_position": (RING, CHUNKS),
 }
 ATTENTION = {
+    "pos.reset.queries": (PLAIN, CHUNKS),
     "mask.top_left": (PLAIN, CHUNKS),
     "mask.none": (PLAIN, CHUNKS),
     "mask.off_by_one": (PLAIN, CHUNKS),
@@ -149,6 +151,29 @@ def test_dropout_shows_from_one_run_to_the_next() -> None:
     assert (planted.full(IDS_BT) != planted.full(IDS_BT)).any()
 
 
+class Counting(Toy):
+    """A toy that tells how many tokens it has run."""
+
+    forwarded_positions = 0
+
+    def _row(self, ids, b, raw_T, *rest):
+        type(self).forwarded_positions += len(raw_T)
+        return super()._row(ids, b, raw_T, *rest)
+
+
+def test_work_done_again_shows_only_in_the_count_of_tokens() -> None:
+    planted, before = FAULTS["work.recomputed"].plant(Counting()), Counting.forwarded_positions
+    again = sum((4, 5, 9, 12)) * 3
+
+    assert first_difference(PLAIN, planted, CHUNKS) is None
+    assert Counting.forwarded_positions - before == sum(n for _, n in CHUNKS) * 3 + again
+
+
+def test_a_subject_that_does_not_count_cannot_have_it() -> None:
+    with pytest.raises(CrosscheckError, match="has no forwarded_positions to show it"):
+        FAULTS["work.recomputed"].plant(PLAIN)
+
+
 def test_a_stale_model_shows_in_the_second_request_only() -> None:
     planted = FAULTS["model.stale"].plant(PLAIN)
     first, second = (planted.step(planted.init(3, 24), IDS_BT)[0] for _ in range(2))
@@ -169,6 +194,8 @@ def test_no_mask_is_invisible_to_single_tokens_and_total_in_chunks() -> None:
 def test_a_planted_subject_leaves_the_right_one_as_it_was(name: str) -> None:
     flavors = (*FLAVORS.values(), RING)
     subject = next(toy for toy in flavors if not FAULTS[name].missing(toy.info))
+    if name == "work.recomputed":
+        subject = Counting()
     encoder = {"encoder": subject.encoder_inputs(3, 1)} if subject.config.cross else {}
     before = subject.full(IDS_BT[:, :8], **encoder)
 
