@@ -91,8 +91,9 @@ def _must_agree(
         return [], None
     place = comparison.first
     at = (place.row, place.position)
-    left = tape.find(np.asarray(sides.left[comparison.points[0]])[at])
-    right = tape.find(np.asarray(sides.right[comparison.points[0]])[at])
+    name, where = comparison.points[0], {"row": place.row, "position": place.position}
+    left = tape.find(np.asarray(sides.left[name])[at], **where)
+    right = tape.find(np.asarray(sides.right[name])[at], **where)
     if left is None or right is None:
         return [], None
     about = f"{' vs '.join(sides.words)}, row {place.row}, position {place.position}."

@@ -58,20 +58,43 @@ class Tape:
         """Return a subject that answers as the inner one and leaves its calls here."""
         return TapedSubject(inner, self, model, ())
 
-    def find(self, vector: NDArray) -> tuple[Call, tuple[int, int]] | None:
+    def find(
+        self, vector: NDArray, *, row: int, position: int
+    ) -> tuple[Call, tuple[int, int]] | None:
         """Return the call whose logits hold this vector, and its row and place; None if none does.
 
-        Of several, the one with the fewest calls before it, then the smallest.
+        Of several, the one that fed as many tokens as the position says, in that row, with the
+        fewest calls before it: equal tokens may give equal logits in other places too.
         """
         found = [
-            ((len(self.needed([call.number])), call.result.size), call, place)
+            (
+                (
+                    self.fed(call, at) != position + 1,
+                    at[0] != row,
+                    len(self.needed([call.number])),
+                    call.result.size,
+                ),
+                call,
+                at,
+            )
             for call in self.calls
-            for place in _places(call.result, vector)
+            for at in _places(call.result, vector)
         ]
         if not found:
             return None
-        _, call, place = min(found, key=lambda item: item[0])
-        return call, place
+        _, call, at = min(found, key=lambda item: item[0])
+        return call, at
+
+    def fed(self, call: Call, at: tuple[int, int]) -> int:
+        """Return how many tokens a row had been fed when the logits at a place came."""
+        return at[1] + 1 + (0 if call.state is None else self._held(call.state))
+
+    def _held(self, number: int) -> int:
+        call = self.calls[number]
+        if call.method == "rollback":
+            return int(np.max(call.arguments[0]))
+        before = 0 if call.state is None else self._held(call.state)
+        return before + (np.shape(call.arguments[0])[1] if call.method == "step" else 0)
 
     def needed(self, numbers: Iterable[int]) -> list[Call]:
         """Return the calls that the named ones stand on, in order."""

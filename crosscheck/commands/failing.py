@@ -37,13 +37,15 @@ class Found:
         return diagnose(*self._sides(), self.row.name, self.case)
 
     def _sides(self) -> tuple[Any, Any]:
-        reference = self.reference if self.row.axis == "parity" else None
-        sides = (self.candidate, reference or self.candidate)
-        cast = [
-            each if each.info.dtype == self.row.dtype else each.cast(self.row.dtype)
-            for each in sides
-        ]
-        return cast[0], cast[0] if reference is None else cast[1]
+        """Return candidate and reference in the row's dtype; no reference on the self axis."""
+        candidate = _cast(self.candidate, self.row.dtype)
+        if self.row.axis == "self" or self.reference is None:
+            return candidate, None
+        return candidate, _cast(self.reference, self.row.dtype)
+
+
+def _cast(subject: Any, dtype: str) -> Any:
+    return subject if subject.info.dtype == dtype else subject.cast(dtype)
 
 
 def failing_row(options: argparse.Namespace) -> tuple[Report, Found | None]:

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 
 WIDTH, VOCAB, LONGEST = 8, 23, 64
-CAPABILITIES = {"cache", "chunk", "persistent", "rollback", "gather", "f64", "f32"}
+CAPABILITIES = {"cache", "chunk", "persistent", "rollback", "gather", "positions", "f64", "f32"}
 
 
 class Decoder:
@@ -20,7 +20,7 @@ class Decoder:
         self.embed = draw.normal(size=(VOCAB, WIDTH)).astype(dtype)
         self.position = draw.normal(size=(LONGEST, WIDTH)).astype(dtype)
         self.qkv = draw.normal(size=(3, WIDTH, WIDTH)).astype(dtype)
-        self.head = draw.normal(size=(WIDTH, VOCAB)).astype(dtype)
+        self.head = draw.normal(size=(WIDTH, VOCAB)).astype(dtype) * (fault != "mute")
         self.info = SimpleNamespace(
             name=f"decoder/{fault or 'right'}",
             framework="numpy",
@@ -34,14 +34,14 @@ class Decoder:
     def cast(self, dtype):
         return Decoder(self.fault, dtype)
 
-    def full(self, ids):
-        return self._forward(np.asarray(ids), *self.init(len(ids))[:2], start=0)[0]
+    def full(self, ids, positions=None):
+        return self._forward(np.asarray(ids), *self.init(len(ids))[:2], positions, start=0)[0]
 
     def init(self, batch, capacity=None):
         empty = np.zeros((batch, 0, WIDTH), self.embed.dtype)
         return empty, empty, capacity
 
-    def step(self, state, ids):
+    def step(self, state, ids, positions=None):
         keys, values, capacity = state
         held, ids = keys.shape[1], np.asarray(ids)
         if self.fault == "raises" and held > 3:
@@ -49,7 +49,7 @@ class Decoder:
         if capacity is not None and held + ids.shape[1] > capacity and self.fault != "unbounded":
             raise ValueError(f"{held + ids.shape[1]} tokens, room for {capacity}")
         start = 0 if self.fault == "restarted" else held
-        logits, keys, values = self._forward(ids, keys, values, start=start)
+        logits, keys, values = self._forward(ids, keys, values, positions, start=start)
         return logits, (keys, values, capacity)
 
     def length(self, state):
@@ -64,9 +64,10 @@ class Decoder:
         values = state[1] if self.fault == "values-stay" else state[1][rows]
         return state[0][rows], values, state[2]
 
-    def _forward(self, ids, keys, values, start):
+    def _forward(self, ids, keys, values, positions, start):
         count = ids.shape[1]
-        x = self.embed[ids] + self.position[start : start + count]
+        positions = np.arange(start, start + count) if positions is None else positions
+        x = self.embed[ids] + self.position[positions]
         query, key, value = x @ self.qkv[0], x @ self.qkv[1], x @ self.qkv[2]
         keys, values = np.concatenate([keys, key], 1), np.concatenate([values, value], 1)
         total = keys.shape[1]
@@ -91,6 +92,10 @@ def raises():
 
 def values_stay():
     return Decoder("values-stay")
+
+
+def mute():
+    return Decoder("mute")
 
 
 def unmade():
