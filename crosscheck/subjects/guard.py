@@ -26,12 +26,13 @@ READS = ("full", "kv", "with_kv", "capture", "capture_step", "quant_bound")
 CALLS = frozenset((*STATES, *READS, "speculate", "prefix_store"))
 SUBJECTS = frozenset({"cast", "variant", "nudged"})
 TIMEOUT_SECONDS = 120.0
+Seconds = float | Callable[[], float]
 
 
 class Guarded:
     """A subject whose calls are timed, whose inputs and results are checked."""
 
-    def __init__(self, subject: Any, *, timeout_seconds: float, worker: Worker) -> None:
+    def __init__(self, subject: Any, *, timeout_seconds: Seconds, worker: Worker) -> None:
         self.subject = subject
         self.timeout_seconds = timeout_seconds
         self._worker = worker
@@ -64,8 +65,10 @@ class Guarded:
         return result
 
     def _timed(self, what: str, call: Callable[..., Any], given: Any, options: Any) -> Any:
+        seconds = self.timeout_seconds
+        seconds = seconds() if callable(seconds) else seconds
         try:
-            return self._worker.run(lambda: call(*given, **options), self.timeout_seconds, what)
+            return self._worker.run(lambda: call(*given, **options), seconds, what)
         except CrosscheckError:
             raise
         except BaseException as error:
@@ -76,9 +79,11 @@ class Guarded:
             raise SubjectRaised(f"{what}: raised {said}.") from error
 
 
-def guarded(subject: Any, *, timeout_seconds: float = TIMEOUT_SECONDS) -> Guarded:
+def guarded(subject: Any, *, timeout_seconds: Seconds = TIMEOUT_SECONDS) -> Guarded:
     """Return the subject behind checks; everything else of it passes through.
 
+    The time-out is a number, or a function that is asked before each call (what is left of a
+    budget); it holds for casts and variants too.
     Each call may raise, beside the subject's own `CrosscheckError`s: `SubjectRaised`,
     `WrongResult` (shape, dtype, kind of result), `InputChanged`, `TimedOut`. After a time-out no
     further call is made.

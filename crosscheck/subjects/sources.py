@@ -2,6 +2,8 @@
 
 import ast
 import inspect
+import os
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from types import ModuleType
@@ -29,6 +31,9 @@ def load_subject(text: str) -> Any:
         SubjectRaised: The factory raised.
     """
     head, options = parse(text)
+    # In a process that has not met JAX yet, float64 is still to be had.
+    if "jax" not in sys.modules:
+        os.environ.setdefault("JAX_ENABLE_X64", "1")
     where, _, name = head.partition(":")
     if where == "hf-tiny":
         subject = _tiny(name, options)
@@ -36,10 +41,10 @@ def load_subject(text: str) -> Any:
         from crosscheck.adapters.hf_load import load_directory
 
         _room(options)
-        subject = load_directory(name, **options)
+        subject = sourced(load_directory(name, **options), bare=True)
     else:
         subject = _from_factory(where, name, options)
-    return sourced(subject, text)
+    return sourced(subject, source=text)
 
 
 def parse(text: str) -> tuple[str, dict[str, Any]]:
@@ -72,12 +77,16 @@ def literal(text: str) -> Any:
         return text
 
 
-def sourced(subject: Any, text: str) -> Any:
-    """Return the subject with `source` set to the text that names it."""
+def sourced(subject: Any, **told: Any) -> Any:
+    """Return the subject with these attributes: `source`, the text that names it, and `bare`.
+
+    A subject is bare when its factory gave a model and an adapter was chosen here.
+    """
     try:
-        subject.source = text
+        for name, value in told.items():
+            setattr(subject, name, value)
     except (AttributeError, TypeError):
-        return Told(subject, source=text)
+        return Told(subject, **told)
     return subject
 
 
@@ -124,7 +133,7 @@ def _adapted(what: str, made: Any, hints: dict[str, Any]) -> Any:
         return made
     if not isinstance(made, dict):
         hints = {"name": what} | hints
-    return adapt(made, **hints)
+    return sourced(adapt(made, **hints), bare=True)
 
 
 def with_documented(subject: Any, told: Mapping[str, Any]) -> Any:

@@ -32,7 +32,7 @@ class Worker:
         answer: queue.SimpleQueue[tuple[bool, Any]] = queue.SimpleQueue()
         self._jobs.put((call, answer))
         try:
-            fine, value = answer.get(timeout=seconds)
+            fine, value = answer.get(timeout=max(seconds, 0.001))
         except queue.Empty:
             self.hung = what
             raise TimedOut(f"{what}: no answer within {seconds:g} seconds.") from None
