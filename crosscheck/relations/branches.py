@@ -19,9 +19,10 @@ def _rollback_cases(info: SubjectInfo, seed: int) -> Iterator[Case]:
     ids = draw(info, seed, batch=4)
     t, chunked = ids.shape[1], "chunk" in info.capabilities
     small = min([w for w in info.windows if w], default=t)
+    room = info.max_positions or t + 6
     keeps = dict.fromkeys(max(1, n) for n in (min(small - 3, t - 6), 1, t // 2, t - 2))
     for keep in keeps:
-        for dropped in dict.fromkeys((1, 2, min(4, t - keep))):
+        for dropped in dict.fromkeys((1, 2, min(6, room - keep))):
             rest = t - keep
             tail = (min(2, rest), *(1,) * max(0, rest - 2)) if chunked else (1,) * rest
             junk = (dropped,) if chunked else (1,) * dropped
@@ -153,9 +154,15 @@ def _forked(candidate: Any, reference: Any, case: Case) -> Sides:
     other = np.concatenate([ids[:, :first], other[:, first:]], axis=1)
     head = feed(candidate, start(candidate, batch, t, encoder=encoder), ids[:, :first], [first])
     branch = candidate.fork(head.state)
-    # Both branches live: the fork steps first, and the other must not see it.
-    forked = feed(candidate, branch, other[:, first:], sizes[1:]).logits_BTV
-    went_on = feed(candidate, head.state, ids[:, first:], sizes[1:]).logits_BTV
+    # Both branches live: step by step, each would read what the other wrote last.
+    forked, went_on, at, state = [], [], first, head.state
+    for size in sizes[1:]:
+        now = slice(at, at + size)
+        out, branch = candidate.step(branch, other[:, now].copy())
+        forked.append(out)
+        out, state = candidate.step(state, ids[:, now].copy())
+        went_on.append(out)
+        at += size
     right = reference if "cache" in describe(reference).capabilities else candidate
     wanted = [
         run(right, text, sizes, encoder=encoder).logits_BTV[:, first:] for text in (other, ids)
@@ -163,7 +170,7 @@ def _forked(candidate: Any, reference: Any, case: Case) -> Sides:
     return loose(
         candidate,
         Sides(
-            {"fork": forked, "logits": went_on},
+            {"fork": _joined(*forked), "logits": _joined(*went_on)},
             {"fork": wanted[0], "logits": wanted[1]},
             words=(f"forked after {first}", "two runs"),
             meta={"first": first},

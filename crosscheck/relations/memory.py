@@ -42,21 +42,23 @@ def cache_immutable(candidate: Any, _reference: Any, case: Case) -> Sides:
     half = len(case.ids) // 2
     ids, other = case.ids[:half], case.ids[half:]
     sizes, t = sizes_of(case), ids.shape[1]
-    first, next_size = sizes[0], sizes[1]
+    first, middle = sizes[0], sizes[0] + sizes[1]
     state = start(candidate, half, t, encoder=encoder_of(candidate, half, case.seed))
     given = ids.copy()
     _, old = candidate.step(state, given[:, :first])
-    now = slice(first, first + next_size)
-    answer, _ = candidate.step(old, ids[:, now].copy())
-    answer, before = np.array(answer), entries(candidate, old, first)
+    before = entries(candidate, old, first)
+    answer = np.array(feed(candidate, old, ids[:, first:], sizes[1:]).logits_BTV)
+    # Between two steps from the old state come others of it, by every verb.
+    head, new = candidate.step(old, ids[:, first:middle].copy())
+    head = np.array(head)
     _disturb(candidate, old, other[:, first:], sizes[1:])
     after = entries(candidate, old, first)
-    again, _ = candidate.step(old, ids[:, now].copy())
+    rest = feed(candidate, new, ids[:, middle:], sizes[2:]).logits_BTV
     return Sides(
-        {**after.points, "ids": given, "logits": again},
+        {**after.points, "ids": given, "logits": np.concatenate([head, rest], axis=1)},
         {**before.points, "ids": ids, "logits": answer},
         chunks=(first,),
-        words=("after other steps", "at once"),
+        words=("among other steps", "undisturbed"),
         meta={"sizes": sizes},
     )
 
