@@ -19,6 +19,7 @@ from crosscheck.select import select
 from crosscheck.subjects.protocol import describe
 
 Progress = Callable[[str, int, int], None]
+DEPTHS = ("first", "named", "every")
 
 
 class _Bench:
@@ -46,7 +47,8 @@ class _Bench:
             outcome = run_case(
                 relation, right, right, self.cases(relation)[number], rtol=self.oracle.rtol
             )
-            self._holds[key] = outcome.verdict == "pass"
+            # A wrong answer where the right subject refuses is as telling as one where it is right.
+            self._holds[key] = outcome.verdict in ("pass", "refused")
             if outcome.verdict in ("fail", "error"):
                 self.note(f"{relation.name} does not hold before a fault is planted")
         return self._holds[key]
@@ -65,12 +67,9 @@ def selftest(
     budget_seconds: float | None = None,
     seed: int = 0,
     progress: Progress | None = None,
-    every: bool = False,
+    depth: str = "named",
 ) -> DetectionMatrix:
     """Return which relation sees which fault when it is planted in this subject.
-
-    Every fault is tried on the relations that are there for it, and on the others until one kills
-    it.
 
     Args:
         subject: A right subject.
@@ -79,11 +78,16 @@ def selftest(
         budget_seconds: When to stop planting; None for all that there is.
         seed: Of the examples.
         progress: Called with the fault, how many were tried, and of how many.
-        every: Whether each fault is tried on every relation, for the whole matrix.
+        depth: On which relations a fault is tried: "first" until one kills it, "named" on all
+            that are there for it and on others until one kills it, "every" on all.
 
     Raises:
-        CrosscheckError: A name matches nothing, or the budget is not above 0.
+        CrosscheckError: A name matches nothing, the budget is not above 0, the depth is unknown.
     """
+    if depth not in DEPTHS:
+        raise CrosscheckError(
+            f"selftest: depth is {depth!r}, expected one of {', '.join(map(repr, DEPTHS))}."
+        )
     if budget_seconds is not None and not budget_seconds > 0:
         raise CrosscheckError(f"selftest: budget_seconds is {budget_seconds}, expected above 0.")
     wanted, chosen = named_faults(faults), select(relations)
@@ -101,7 +105,7 @@ def selftest(
         elif reason := fault.missing(info) or _refusal(bench, fault):
             skipped[fault.name] = reason
         else:
-            cells[fault.name] = _row(bench, fault, usable, every=every)
+            cells[fault.name] = _row(bench, fault, usable, depth)
     return DetectionMatrix(
         info.name,
         cells,
@@ -159,14 +163,13 @@ def _refusal(bench: _Bench, fault: Fault) -> str:
     return ""
 
 
-def _row(
-    bench: _Bench, fault: Fault, usable: Sequence[Relation], *, every: bool
-) -> dict[str, float]:
+def _row(bench: _Bench, fault: Fault, usable: Sequence[Relation], depth: str) -> dict[str, float]:
     """Return what the relations saw of one fault, those that are there for it first."""
     row: dict[str, float] = {}
     for relation in sorted(usable, key=lambda each: fault.name not in each.catches):
         named = fault.name in relation.catches
-        if not (named or every) and any(effect >= KILL for effect in row.values()):
+        wanted = depth == "every" or (depth == "named" and named)
+        if not wanted and any(effect >= KILL for effect in row.values()):
             break
         if not bench.clock.allows(1.0):
             break

@@ -46,11 +46,9 @@ def has_own_window(info: SubjectInfo) -> str:
 
 def has_common_window(info: SubjectInfo) -> str:
     """Return why a mask for all layers cannot show a fault of one window; "" where it can."""
-    if reason := has_window(info):
-        return reason
-    if common(info) or "window" in info.capabilities:
-        return ""
-    return "its layers have different windows"
+    if windows_of(info) and not common(info):
+        return "its layers have different windows"
+    return has_window(info)
 
 
 def band(columns: int, width: int, window: int | None = None) -> NDArray:

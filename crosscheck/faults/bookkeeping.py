@@ -7,7 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crosscheck.errors import CrosscheckError
+from crosscheck.faults.bands import band
 from crosscheck.faults.planted import Call, Held, Planted
+from crosscheck.faults.positions import within
 from crosscheck.faults.registry import fault
 
 
@@ -53,6 +55,32 @@ class Doubled(Twice):
         return logits, held
 
 
+class Copied(Twice):
+    """Holds every key and value twice, and counts its positions with or without the copies."""
+
+    def __init__(self, subject: Any, *, counted: bool) -> None:
+        super().__init__(subject)
+        self.counted = counted
+
+    def forward(self, held: Held, call: Call) -> tuple[NDArray, Held]:
+        """Answer, and feed the same tokens at the same positions without a view of themselves."""
+        copies, columns, width = held.memo.get("copies", 0), held.columns, call.width
+        position_BT = call.position_BT + (copies if self.counted else 0)
+        if columns is None or not call.real_BT.all() or call.options.get("visible") is not None:
+            return self.pass_on(held, call.ids_BT, **call.options)
+        options = {"positions": within(position_BT, self.facts.max_positions), **call.options}
+        logits, held = self.pass_on(held, call.ids_BT, **options)
+        if not fits(self, held, width):
+            return logits, held
+        visible_TS = band(columns + width, width)
+        visible_TS[:, columns : columns + width] = False
+        options["visible"] = np.broadcast_to(
+            visible_TS, (len(call.ids_BT), *visible_TS.shape)
+        ).copy()
+        _, held = self.pass_on(held, call.ids_BT, **options)
+        return logits, replace(held, columns=columns + width).remember(copies=copies + width)
+
+
 @fault(
     name="append.double",
     needs={"cache", "chunk"},
@@ -62,7 +90,20 @@ class Doubled(Twice):
 )
 def append_double(subject: Any) -> Planted:
     """Every step is appended twice."""
-    return Doubled(subject)
+    exact = Planted(subject).has("positions", "visible")
+    return Copied(subject, counted=False) if exact else Doubled(subject)
+
+
+@fault(
+    name="append.double.counted",
+    needs={"cache", "chunk", "positions", "visible"},
+    kinds="E",
+    shows="bookkeeping",
+    advice="Look for a cache that both the model and its caller append to.",
+)
+def append_double_counted(subject: Any) -> Planted:
+    """Every step is appended twice, and positions follow the doubled length."""
+    return Copied(subject, counted=True)
 
 
 class Reprocessed(Twice):

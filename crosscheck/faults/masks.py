@@ -100,6 +100,20 @@ def mask_none(subject: Any) -> Planted:
 
 
 @fault(
+    name="mask.none.later",
+    needs=NEEDS | {"chunk"},
+    kinds="B",
+    shows="attention",
+    advice="Look at what becomes of the mask once the cache holds something.",
+)
+def mask_none_later(subject: Any) -> Planted:
+    """In steps after the first the tokens of a step all see each other."""
+    return Seeing(
+        subject, _later(lambda columns, width: np.ones((width, columns + width), np.bool_))
+    )
+
+
+@fault(
     name="mask.off_by_one",
     needs=NEEDS | {"chunk"},
     kinds="B",

@@ -98,6 +98,18 @@ def pos_off_by_one(subject: Any) -> Planted:
 
 
 @fault(
+    name="pos.off_by_one.early",
+    needs=NEEDS,
+    kinds="A",
+    shows="positions",
+    advice="Look at whether the position is taken before or after the length is raised.",
+)
+def pos_off_by_one_early(subject: Any) -> Planted:
+    """Every step after the first stands one position too early."""
+    return Positioned(subject, lambda planted, held, call: call.position_BT - int(call.later))
+
+
+@fault(
     name="pos.single_reset",
     needs=NEEDS,
     kinds="A",

@@ -26,6 +26,7 @@ PLAIN, RING = FLAVORS["gqa"], Toy(ToyConfig(windows=(5, 5, 5)), slack=20)
 POSITIONS = {
     "pos.reset": (PLAIN, CHUNKS),
     "pos.off_by_one": (PLAIN, CHUNKS),
+    "pos.off_by_one.early": (PLAIN, CHUNKS),
     "pos.single_reset": (PLAIN, CHUNKS),
     "pos.pad_shift": (PLAIN, PADDED),
     "pos.shared_length": (PLAIN, RAGGED),
@@ -38,6 +39,7 @@ ATTENTION = {
     "pos.reset.queries": (PLAIN, CHUNKS),
     "mask.top_left": (PLAIN, CHUNKS),
     "mask.none": (PLAIN, CHUNKS),
+    "mask.none.later": (PLAIN, CHUNKS),
     "mask.off_by_one": (PLAIN, CHUNKS),
     "mask.off_by_one.narrow": (PLAIN, CHUNKS),
     "mask.prompt_hidden": (PLAIN, CHUNKS),
@@ -75,6 +77,7 @@ OVERWRITE = {
 }
 BOOKKEEPING = {
     "append.double": (PLAIN, CHUNKS),
+    "append.double.counted": (PLAIN, CHUNKS),
     "prompt.reprocessed": (PLAIN, CHUNKS),
     "rollback.reset": (PLAIN, BACK),
     "rollback.ignored": (PLAIN, BACK),
