@@ -14,8 +14,16 @@ from numpy.typing import NDArray
 from crosscheck.adapters import hf_cache, hf_variants, torch_capture
 from crosscheck.adapters.hf_call import Caller
 from crosscheck.adapters.hf_probe import Facts, probe
-from crosscheck.adapters.torch_tools import cast_copy, dtype_of, nudged_copy, weights_hash
-from crosscheck.errors import CrosscheckError, Refused, SubjectError
+from crosscheck.adapters.hf_state import Held, by_slot, kept, real, usable
+from crosscheck.adapters.torch_tools import (
+    cast_copy,
+    dtype_of,
+    named_arrays,
+    nudged_copy,
+    weights_hash,
+    with_arrays,
+)
+from crosscheck.errors import CrosscheckError, Refused
 from crosscheck.subjects.protocol import KV, SubjectInfo
 
 DEFAULT_CAPACITY = 64
@@ -40,29 +48,6 @@ class Setup:
     name: str = ""
     notes: tuple[str, ...] = ()
     documented: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass
-class Held:
-    """A cache, and what was fed into it.
-
-    Attributes:
-        cache: The package's object, changed in place; None before the model made its own.
-        real_BS: Which of the tokens fed are real.
-        position_BS: Where they stand.
-        capacity: The room that was asked for, where the cache has a fixed one.
-        padded: Whether the model must be told which are real.
-        encoder: Cross-attention inputs.
-        spent: Why this state must not be used any more.
-    """
-
-    cache: Any
-    real_BS: NDArray
-    position_BS: NDArray
-    capacity: int | None = None
-    padded: bool = False
-    encoder: Any = None
-    spent: str = ""
 
 
 class CausalLM:
@@ -133,7 +118,7 @@ class CausalLM:
             Refused: The package refuses, or rows of unlike lengths would need gaps it can't hold.
         """
         usable(state)
-        keep_BS, cut = _kept(state.real_BS, np.broadcast_to(length, len(state.real_BS)))
+        keep_BS, cut = kept(state.real_BS, np.broadcast_to(length, len(state.real_BS)))
         ragged = bool((state.real_BS[:, :cut] != keep_BS[:, :cut]).any())
         if ragged and "count" not in self.info.capabilities:
             raise Refused(
@@ -201,6 +186,14 @@ class CausalLM:
         """Return the same model with every weight times 1 + scale * normal noise."""
         return self._like(nudged_copy(self.model, scale, seed))
 
+    def weights(self) -> dict[str, NDArray]:
+        """Return the weights by name."""
+        return named_arrays(self.model)
+
+    def with_weights(self, arrays: dict[str, NDArray]) -> "CausalLM":
+        """Return a copy with these weights."""
+        return self._like(with_arrays(self.model, arrays))
+
     def variant(self, name: str) -> "CausalLM":
         """Return the same weights in another form: `window=N`, `gqa_as_mha`, `eager`, `sdpa`."""
         return self._like(hf_variants.variant(self.model, name))
@@ -217,7 +210,7 @@ class CausalLM:
     def _forward(
         self, state: Held, ids_BT: NDArray, *, use_cache: bool, **options: Any
     ) -> tuple[NDArray, Held]:
-        real_BT, told = _real(ids_BT, options)
+        real_BT, told = real(ids_BT, options)
         if set(options) - {"mask", "count", "positions", "visible"}:
             raise CrosscheckError(f"{self.info.name}: options are {', '.join(options)}.")
         padded = state.padded or told
@@ -227,7 +220,7 @@ class CausalLM:
         position_BT = counted_BT if given is None else np.asarray(given)
         visible_BTS = options.get("visible")
         if visible_BTS is not None:
-            visible_BTS = _by_slot(np.asarray(visible_BTS, bool), state.real_BS, real_BT)
+            visible_BTS = by_slot(np.asarray(visible_BTS, bool), state.real_BS, real_BT)
         if padded and self._call.own_positions and self._call.pad is not None:
             ids_BT = np.where(real_BT, ids_BT, self._call.pad)
         placed = visible_BTS is not None and self._call.placed_masks
@@ -269,44 +262,3 @@ class CausalLM:
             documented=setup.documented,
             variants=facts.variants,
         )
-
-
-def usable(state: Held) -> Held:
-    """Return the state.
-
-    Raises:
-        SubjectError: It is spent: the cache is one object that is changed in place.
-    """
-    if state.spent:
-        raise SubjectError(f"the state is spent, {state.spent}. Fork it before.")
-    return state
-
-
-def _real(ids_BT: NDArray, options: Mapping[str, Any]) -> tuple[NDArray, bool]:
-    """Return which tokens are real, and whether that was said."""
-    mask, count = options.get("mask"), options.get("count")
-    real_BT = np.ones(ids_BT.shape, bool)
-    if count is not None:
-        real_BT &= np.arange(ids_BT.shape[1]) < np.asarray(count)[:, None]
-    if mask is not None:
-        real_BT &= np.asarray(mask, bool)
-    return real_BT, mask is not None or not real_BT.all()
-
-
-def _kept(real_BS: NDArray, length_B: NDArray) -> tuple[NDArray, int]:
-    """Return which tokens stay real, and how many of the tokens fed hold them all."""
-    keep_BS = real_BS & (real_BS.cumsum(1) <= length_B[:, None])
-    used = np.flatnonzero(keep_BS.any(0))
-    return keep_BS, int(used[-1]) + 1 if len(used) else 0
-
-
-def _by_slot(visible_BTS: NDArray, held_BS: NDArray, real_BT: NDArray) -> NDArray:
-    """Return visibility by token fed; it comes by real token held, then this call's tokens."""
-    rows, new, _ = visible_BTS.shape
-    fed = held_BS.shape[1]
-    by_slot = np.zeros((rows, new, fed + new), bool)
-    for row in range(rows):
-        slots = np.flatnonzero(held_BS[row])
-        by_slot[row][:, slots] = visible_BTS[row, :, : len(slots)]
-    by_slot[:, :, fed:] = visible_BTS[:, :, visible_BTS.shape[2] - new :]
-    return by_slot & np.concatenate([held_BS, real_BT], 1)[:, None]

@@ -103,13 +103,17 @@ def subject(model: Functional, *, cached: bool, facts: Mapping[str, Any]) -> Fun
         moved = {n: w * (1 + scale * rng.standard_normal(w.shape)) for n, w in weights.items()}
         return subject(model.with_weights(moved), cached=cached, facts=facts)
 
-    calls |= {"cast": cast, "nudged": nudged, "weights": model.weights}
+    def with_weights(arrays: Mapping[str, NDArray]) -> FunctionSubject:
+        return subject(model.with_weights(arrays), cached=cached, facts=facts)
+
+    calls |= {"cast": cast, "nudged": nudged, "with_weights": with_weights}
+    calls["weights"] = model.weights
     if cached:
         more, against = _cache_calls(model)
         calls |= more
         absent |= against
         flags |= {"persistent": True, "capacity": True, "chunk": "chunk" not in against}
-    merged = known | flags | {"absent": absent} | calls | dict(facts)
+    merged = known | flags | calls | dict(facts)
     merged["absent"] = absent | dict(facts.get("absent", {}))
     return from_functions(**merged)
 

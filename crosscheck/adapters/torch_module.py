@@ -89,6 +89,7 @@ class _Adapter:
     def subject(self) -> FunctionSubject:
         """Return the subject."""
         calls: dict[str, Any] = {"full": self.full, "cast": self.cast, "nudged": self.nudged}
+        calls |= {"weights": self.weights, "with_weights": self.with_weights}
         flags: dict[str, Any] = {"f64": True, "f32": True}
         if self.user_step is not None or self._takes("cache"):
             calls |= {"init": self.init, "step": self.step, "fork": self.fork}
@@ -155,6 +156,14 @@ class _Adapter:
     def nudged(self, scale: float, seed: int) -> FunctionSubject:
         """Return a copy with every weight times 1 + scale * noise."""
         return self._again(tools.nudged_copy(self.module, scale, seed))
+
+    def weights(self) -> dict[str, NDArray]:
+        """Return the weights by name."""
+        return tools.named_arrays(self.module)
+
+    def with_weights(self, arrays: dict[str, NDArray]) -> FunctionSubject:
+        """Return a copy with these weights."""
+        return self._again(tools.with_arrays(self.module, arrays))
 
     def _again(self, module: Any) -> FunctionSubject:
         return _Adapter(module, *self.hints, self.caps).subject()

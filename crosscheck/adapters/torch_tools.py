@@ -85,6 +85,13 @@ def named_arrays(module: Any) -> dict[str, NDArray]:
     return {name: to_numpy(weight) for name, weight in module.named_parameters()}
 
 
+def with_arrays(module: Any, arrays: dict[str, NDArray]) -> Any:
+    """Return a copy of a module with arrays in the weights of these names."""
+    twin = copy.deepcopy(module)
+    put_arrays(twin, arrays)
+    return twin
+
+
 def put_arrays(module: Any, arrays: dict[str, NDArray]) -> None:
     """Write arrays into the weights of these names, in place."""
     with torch_module().no_grad():
