@@ -29,6 +29,7 @@ Progress = Callable[[str, int, int], None]
 # When each part stops, as shares of the budget; what one leaves over goes to the next.
 EXAMPLES, PROGRAMS, PLANTED, WORKING, EXPLAINED = 0.5, 0.6, 0.8, 0.9, 1.0
 GENERATED = 60
+GRACE = 3.0
 
 
 class Run:
@@ -43,7 +44,7 @@ class Run:
         progress: Progress | None,
         chosen: tuple[Relation, ...],
     ) -> None:
-        self.candidate, self.reference = guard(candidate), guard(reference)
+        self.candidate, self.reference = guard(candidate, clock), guard(reference, clock)
         self.clock, self.seed, self.chosen = clock, seed, chosen
         self.info = describe(self.candidate)
         self.progress, self.done, self.total = progress, 0, 2 * len(chosen) + 1
@@ -240,6 +241,11 @@ def _contradicted(oracle: Oracle) -> RelationResult:
     )
 
 
-def guard(subject: Any | None) -> Any | None:
-    """Return a subject whose misbehavior becomes typed errors; None for none."""
-    return None if subject is None else guarded(subject)
+def guard(subject: Any | None, clock: Clock | None = None) -> Any | None:
+    """Return a subject whose misbehavior becomes typed errors; None for none.
+
+    A call that hangs is given up soon after the budget's end, however much was left when it began.
+    """
+    if subject is None or clock is None:
+        return None if subject is None else guarded(subject)
+    return guarded(subject, timeout_seconds=lambda: max(1.0, clock.seconds + GRACE - clock.spent))

@@ -194,7 +194,8 @@ def _floor(
         )
     if bent and bent.floor > LINEAR:
         floor = max(floor, min(bent.floor, ROUNDING))
-    narrow = narrow_points(subject, ids_BT) if captures else []
+    told = bent is not None and bent.floor <= LINEAR
+    narrow = narrow_points(subject, ids_BT) if captures and not told else []
     if narrow:
         floor, where = max(floor, 4 * unit_roundoff("float32")), where or narrow[0]
     capped = floor > LINEAR

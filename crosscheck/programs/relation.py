@@ -20,6 +20,7 @@ from crosscheck.programs.case import (
 )
 from crosscheck.programs.draw import Limits
 from crosscheck.programs.expect import full_texts, tabulate
+from crosscheck.programs.model import Rows
 from crosscheck.programs.run import check_ops, run_program
 from crosscheck.relations.registry import Sides, relation
 from crosscheck.subjects.protocol import SubjectInfo, describe
@@ -27,6 +28,8 @@ from crosscheck.subjects.protocol import SubjectInfo, describe
 _TELLING: tuple[tuple[Op, ...], ...] = (
     (Append(5), Append(1), Append(4), Rollback(6), Append(3), Append(1)),
     (Append(4), Gather((1, 0, 1)), Append(1), Append(3), Gather((2, 1, 0)), Append(2)),
+    (Append(3), Rollback(1), Append(1), Append(1)),
+    (Append(1), Append(1), Append(1), Rollback(2), Append(1), Gather((1, 1, 0)), Append(1)),
     (Append(6), Fork(3), Append(1), Append(2)),
     (AppendRagged((3, 6, 1)), Append(1), AppendRagged((0, 2, 1)), Append(2)),
     (Append(3), Speculate(3, 1), Speculate(2, 0), Speculate(2, 2), Append(1)),
@@ -50,12 +53,19 @@ def telling_programs(info: SubjectInfo, seed: int) -> Iterator[Case]:
 
 
 def _fits(case: Case, info: SubjectInfo) -> bool:
-    # A small ring may refuse to go back; the generated programs know how far they may.
-    windows = [w for w in info.windows if w is not None]
-    goes_back = any(isinstance(op, Rollback | Speculate) for op in case.ops)
     if Pad("right", 2) in case.ops and "count" not in info.capabilities:
         return False
-    return not (goes_back and windows and min(windows) < 16) and (info.max_positions or 24) >= 24
+    if (info.max_positions or 24) < 24:
+        return False
+    # A small ring may refuse to go back; the generated programs know how far they may.
+    smallest = min((w for w in info.windows if w is not None), default=None)
+    rows, held = Rows.start(case), 0
+    for op in case.ops:
+        held = max(held, max(rows.lengths) + (op.k if isinstance(op, Speculate) else 0))
+        if isinstance(op, Rollback | Speculate) and smallest is not None and held >= smallest:
+            return False
+        rows = rows.after(op)
+    return True
 
 
 def _not_bounded(info: SubjectInfo) -> str | None:
@@ -103,7 +113,12 @@ def _halves(info: SubjectInfo, seed: int) -> Iterator[Case]:
     yield Case(ids_BT, (Append(1),) * 8, seed=seed)
 
 
-@relation(name="cache.work", needs={"cache"}, cases=_halves, catches={"prompt.reprocessed"})
+@relation(
+    name="cache.work",
+    needs={"cache"},
+    cases=_halves,
+    catches={"prompt.reprocessed", "work.recomputed"},
+)
 def work(candidate: Any, reference: Any, case: Case) -> Sides:
     """A step runs the tokens that it is given, and none of the earlier ones again."""
     trace = run_program(candidate, case).require()
