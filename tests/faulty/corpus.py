@@ -19,7 +19,7 @@ ROLLBACK = ("cache.rollback",) * 4
 GATHER = ("cache.fork_gather",) * 4
 PADDED = ("pad.left",) * 4
 CAPACITY = ("cache.capacity",) * 4
-RELATIONS = {
+SHOWN_BY = {
     "rollback.leak": ROLLBACK,
     "rollback.reset": ROLLBACK,
     "rollback.ignored": ROLLBACK,
@@ -75,7 +75,7 @@ COPIES = (
 CASES = tuple(
     FaultyCase(copy, relation, seed, against=seed % 3 == 1)
     for copy in COPIES
-    for seed, relation in enumerate(RELATIONS.get(copy.fault, PARTITION))
+    for seed, relation in enumerate(SHOWN_BY.get(copy.fault, PARTITION))
 )
 
 
