@@ -5,29 +5,38 @@ from typing import Any
 
 import numpy as np
 
-from crosscheck.programs.case import Append, Case, Fork, Gather, Rollback
-from crosscheck.relations.drive import encoder_of, feed, refusing, run, start
+from crosscheck.programs.case import Case, Fork, Gather, Rollback
+from crosscheck.relations.drive import (
+    encoder_of,
+    feed,
+    parted,
+    refusing,
+    run,
+    sizes_of,
+    start,
+    whole,
+)
 from crosscheck.relations.entries import entries, loose, pair
 from crosscheck.relations.levels import stateful
 from crosscheck.relations.registry import Sides, relation
-from crosscheck.relations.texts import draw
+from crosscheck.relations.texts import appends, draw
 from crosscheck.subjects.protocol import SubjectInfo, describe
 
 
 def _rollback_cases(info: SubjectInfo, seed: int) -> Iterator[Case]:
     """Yield: tokens kept, then dropped ones, then others; past the window last."""
     ids = draw(info, seed, batch=4)
-    t, chunked = ids.shape[1], "chunk" in info.capabilities
+    t = ids.shape[1]
     small = min([w for w in info.windows if w], default=t)
     room = info.max_positions or t + 6
     keeps = dict.fromkeys(max(1, n) for n in (min(small - 3, t - 6), 1, t // 2, t - 2))
     for keep in keeps:
-        for dropped in dict.fromkeys((1, 2, min(6, room - keep))):
-            rest = t - keep
-            tail = (min(2, rest), *(1,) * max(0, rest - 2)) if chunked else (1,) * rest
-            junk = (dropped,) if chunked else (1,) * dropped
-            ops = (Append(keep), *map(Append, junk), Rollback(keep), *map(Append, tail))
-            yield Case(ids, ops, seed=seed)
+        for dropped in dict.fromkeys((1, 2, min(6, t, room - keep))):
+            first = min(2, t - keep)
+            tail = (*whole(info, first), *(1,) * (t - keep - first))
+            before = appends((*whole(info, keep), *whole(info, dropped)))
+            ops = (*before, Rollback(keep), *appends(tail))
+            yield Case(ids, ops, seed=seed, meta={"keep": keep, "dropped": dropped})
 
 
 @relation(
@@ -51,31 +60,30 @@ def cache_rollback(candidate: Any, reference: Any, case: Case) -> Sides:
     """
     half = len(case.ids) // 2
     ids, junk, t, info = case.ids[:half], case.ids[half:], case.ids.shape[1], describe(candidate)
-    at = next(i for i, op in enumerate(case.ops) if isinstance(op, Rollback))
-    sizes = [op.n if isinstance(op, Append) else 0 for op in case.ops]
-    keep, dropped, tail = sizes[0], sizes[1:at], sizes[at + 1 :]
+    keep, dropped = int(case.meta["keep"]), int(case.meta["dropped"])
+    head, rest_sizes = parted(sizes_of(case), keep)
+    wrong, tail = parted(rest_sizes, dropped)
     encoder = encoder_of(candidate, half, case.seed)
-    first = feed(
-        candidate, start(candidate, half, t + sum(dropped), encoder=encoder), ids[:, :keep], [keep]
-    )
+    state = start(candidate, half, t + dropped, encoder=encoder)
+    first = feed(candidate, state, ids[:, :keep], head)
     before = entries(candidate, first.state, keep)
-    state = feed(candidate, first.state, junk[:, : sum(dropped)], dropped).state
+    state = feed(candidate, first.state, junk[:, :dropped], wrong).state
     state = refusing(
         info,
-        f"rollback from {keep + sum(dropped)} to {keep}",
+        f"rollback from {keep + dropped} to {keep}",
         lambda: candidate.rollback(state, np.full(half, keep)),
     )
     left, right = pair(entries(candidate, state, keep), before, info, keep)
     length = np.asarray(candidate.length(state))[:, None].astype(np.float64)
     rest = feed(candidate, state, ids[:, keep:], tail)
     other = reference if "cache" in describe(reference).capabilities else candidate
-    never = run(other, ids, [keep, *tail], encoder=encoder).logits_BTV
+    never = run(other, ids, (*head, *tail), encoder=encoder).logits_BTV
     sides = Sides(
         {**left, "length": length, "logits": _joined(first.logits_BTV, rest.logits_BTV)},
         {**right, "length": np.full((half, 1), float(keep)), "logits": never},
         chunks=(0, *(keep + start for start in rest.starts)),
-        words=(f"{sum(dropped)} tokens fed and rolled back", "never fed"),
-        meta={"keep": keep, "dropped": sum(dropped), "windows": info.windows},
+        words=(f"{dropped} tokens fed and rolled back", "never fed"),
+        meta={"keep": keep, "dropped": dropped, "windows": info.windows},
     )
     return loose(candidate, sides)
 
@@ -88,14 +96,14 @@ def _gather_cases(info: SubjectInfo, seed: int) -> Iterator[Case]:
     ids = draw(info, seed, batch=3)
     t = ids.shape[1]
     for first in dict.fromkeys((t // 2, 2, t - 1)):
-        tail = (1,) * (t - first)
-        if "chunk" in info.capabilities and t - first > 2:
-            tail = (t - first - 2, 1, 1)
+        chunk = max(1, t - first - 2)
+        tail = appends((*whole(info, chunk), *(1,) * (t - first - chunk)))
+        head = appends(whole(info, first))
         for rows in ((2, 0, 1), (1, 1, 0), (2,), (0, 2, 1, 1, 0)):
-            ops = (Append(first), Gather(rows), *map(Append, tail))
-            yield Case(ids, ops, seed=seed)
+            ops = (*head, Gather(rows), *tail)
+            yield Case(ids, ops, seed=seed, meta={"first": first})
         if "fork" in info.capabilities:
-            yield Case(ids, (Append(first), Fork(1), *map(Append, tail)), seed=seed)
+            yield Case(ids, (*head, Fork(1), *tail), seed=seed, meta={"first": first})
 
 
 @relation(
@@ -116,16 +124,16 @@ def cache_fork_gather(candidate: Any, reference: Any, case: Case) -> Sides:
     if any(isinstance(op, Fork) for op in case.ops):
         return _forked(candidate, reference, case)
     (rows,) = (list(op.rows) for op in case.ops if isinstance(op, Gather))
-    sizes = [op.n for op in case.ops if isinstance(op, Append)]
-    first, t, info = sizes[0], case.ids.shape[1], describe(candidate)
+    first, t, info = int(case.meta["first"]), case.ids.shape[1], describe(candidate)
+    sizes, (head_sizes, tail) = sizes_of(case), parted(sizes_of(case), first)
     encoder = encoder_of(candidate, len(case.ids), case.seed)
     texts = _continued(case.ids, rows, first)
     state = start(candidate, len(case.ids), t, encoder=encoder)
-    head = feed(candidate, state, case.ids[:, :first], [first])
+    head = feed(candidate, state, case.ids[:, :first], head_sizes)
     before = entries(candidate, head.state, first)
     state = candidate.gather(head.state, rows)
     left, right = pair(entries(candidate, state, first), before.take(rows), info, first)
-    rest = feed(candidate, state, texts[:, first:], sizes[1:])
+    rest = feed(candidate, state, texts[:, first:], tail)
     other = reference if "cache" in describe(reference).capabilities else candidate
     picked = None if encoder is None else encoder[rows]
     never = run(other, texts, sizes, encoder=picked).logits_BTV
@@ -147,16 +155,17 @@ def _continued(ids: np.ndarray, rows: list[int], first: int) -> np.ndarray:
 
 
 def _forked(candidate: Any, reference: Any, case: Case) -> Sides:
-    sizes = [op.n for op in case.ops if isinstance(op, Append)]
-    first, (batch, t) = sizes[0], case.ids.shape
+    first, (batch, t) = int(case.meta["first"]), case.ids.shape
+    sizes, (head_sizes, tail) = sizes_of(case), parted(sizes_of(case), first)
     encoder = encoder_of(candidate, batch, case.seed)
     ids, other = case.ids, np.roll(case.ids, 1, axis=0)
     other = np.concatenate([ids[:, :first], other[:, first:]], axis=1)
-    head = feed(candidate, start(candidate, batch, t, encoder=encoder), ids[:, :first], [first])
+    state = start(candidate, batch, t, encoder=encoder)
+    head = feed(candidate, state, ids[:, :first], head_sizes)
     branch = candidate.fork(head.state)
     # Both branches live: step by step, each would read what the other wrote last.
     forked, went_on, at, state = [], [], first, head.state
-    for size in sizes[1:]:
+    for size in tail:
         now = slice(at, at + size)
         out, branch = candidate.step(branch, other[:, now].copy())
         forked.append(out)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from crosscheck.programs.case import Case
-from crosscheck.relations.drive import encoder_of, feed, full, run, sizes_of, start
+from crosscheck.relations.drive import encoder_of, feed, full, parted, run, sizes_of, start, whole
 from crosscheck.relations.entries import entries, loose, pair
 from crosscheck.relations.levels import stateful
 from crosscheck.relations.registry import Sides, relation
@@ -23,7 +23,8 @@ from crosscheck.subjects.protocol import SubjectInfo, describe
 def _prefill_cases(info: SubjectInfo, seed: int) -> Iterator[Case]:
     t = tokens_for(info)
     for batch, tokens in ((2, t), (1, t - 1), (3, 1), (2, 2)):
-        yield Case(draw(info, seed, batch=batch, tokens=tokens), appends((tokens,)), seed=seed)
+        ids = draw(info, seed, batch=batch, tokens=tokens)
+        yield Case(ids, appends(whole(info, tokens)), seed=seed)
 
 
 def _against_full(candidate: Any, reference: Any, case: Case) -> Sides:
@@ -90,7 +91,7 @@ def cache_partition(candidate: Any, reference: Any, case: Case) -> Sides:
 def _causal_cases(info: SubjectInfo, seed: int) -> Iterator[Case]:
     ids = draw(info, seed)
     t = ids.shape[1]
-    for sizes in [*some_partitions(info, t)[:1], (t,)]:
+    for sizes in dict.fromkeys((some_partitions(info, t)[0], whole(info, t))):
         for at in dict.fromkeys((t - 1, t // 2, 1)):
             yield Case(ids, appends(sizes), seed=seed, meta={"changed": at})
 
@@ -141,8 +142,8 @@ def _prefix_cases(info: SubjectInfo, seed: int) -> Iterator[Case]:
     t = ids.shape[1]
     chunked = "chunk" in info.capabilities
     for first in dict.fromkeys((t // 2, 5, 1, t - 1)):
-        rest = (t - first,) if chunked else (1,) * (t - first)
-        yield Case(ids, appends((first, *rest)), seed=seed, meta={"prefix": first})
+        sizes = (*whole(info, first), *whole(info, t - first))
+        yield Case(ids, appends(sizes), seed=seed, meta={"prefix": first})
         if chunked and t - first > 1:
             ones = appends((first, *(1,) * (t - first)))
             yield Case(ids, ones, seed=seed, meta={"prefix": first})
@@ -159,18 +160,16 @@ def cache_prefix(candidate: Any, reference: Any, case: Case) -> Sides:
     """Extending a prefix leaves its keys and values, and its logits are those of its own run."""
     n, t, info = int(case.meta["prefix"]), case.ids.shape[1], describe(candidate)
     encoder, sizes = encoder_of(candidate, len(case.ids), case.seed), sizes_of(case)
-    first = feed(
-        candidate, start(candidate, len(case.ids), t, encoder=encoder), case.ids[:, :n], sizes[:1]
-    )
+    head, tail = parted(sizes, n)
+    state = start(candidate, len(case.ids), t, encoder=encoder)
+    first = feed(candidate, state, case.ids[:, :n], head)
     before = entries(candidate, first.state, n)
-    after = feed(candidate, first.state, case.ids[:, n:], sizes[1:])
+    after = feed(candidate, first.state, case.ids[:, n:], tail)
     left, right = pair(entries(candidate, after.state, n), before, info, t)
-    whole = run(
-        candidate, case.ids, (t,) if "chunk" in info.capabilities else sizes, encoder=encoder
-    )
-    alone = run(_with_cache(reference, candidate), case.ids[:, :n], sizes[:1], encoder=encoder)
+    at_once = run(candidate, case.ids, whole(info, t), encoder=encoder)
+    alone = run(_with_cache(reference, candidate), case.ids[:, :n], head, encoder=encoder)
     sides = Sides(
-        {**left, "logits": whole.logits_BTV[:, :n]},
+        {**left, "logits": at_once.logits_BTV[:, :n]},
         {**right, "logits": alone.logits_BTV},
         chunks=(0,),
         words=(f"extended to {t}", f"prefix of {n} alone"),

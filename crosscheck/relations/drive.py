@@ -60,10 +60,28 @@ def start(
     return subject.init(batch, room, **_given(encoder=encoder))
 
 
+def whole(info: SubjectInfo, tokens: int) -> tuple[int, ...]:
+    """Return the sizes that feed these tokens in as few steps as the subject takes."""
+    return (tokens,) if "chunk" in info.capabilities else (1,) * tokens
+
+
+def parted(sizes: Sequence[int], tokens: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the sizes of the first tokens, and those of the rest.
+
+    >>> parted((3, 1, 4, 2), 4)
+    ((3, 1), (4, 2))
+    """
+    ends = list(accumulate(sizes))
+    at = ends.index(tokens) + 1 if tokens else 0
+    return tuple(sizes[:at]), tuple(sizes[at:])
+
+
 def feed(
     subject: Any, state: Any, ids_BT: NDArray, sizes: Sequence[int], **per_token: NDArray | None
 ) -> Fed:
     """Return the logits of chunks of these sizes, one step each, and the last state.
+
+    A subject without "chunk" is given one token at a time, whatever the sizes.
 
     Args:
         subject: With `step`.
@@ -72,6 +90,8 @@ def feed(
         sizes: Of the chunks; they add up to T.
         per_token: mask=, positions=: [B, T], cut as the ids are; None is left out.
     """
+    if "chunk" not in describe(subject).capabilities:
+        sizes = (1,) * sum(sizes)
     logits, starts = [], (0, *accumulate(sizes))[:-1]
     for at, size in zip(starts, sizes, strict=True):
         cut = {k: x[:, at : at + size].copy() for k, x in _given(**per_token).items()}

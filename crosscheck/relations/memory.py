@@ -16,6 +16,7 @@ from crosscheck.relations.drive import (
     run,
     sizes_of,
     start,
+    whole,
 )
 from crosscheck.relations.entries import entries, loose, pair
 from crosscheck.relations.registry import Sides, relation
@@ -147,21 +148,21 @@ def _collect(into: dict[str, list[NDArray]], points: dict[str, NDArray]) -> None
 def _capacity_cases(info: SubjectInfo, seed: int) -> Iterator[Case]:
     ids = draw(info, seed)
     t = ids.shape[1]
-    chunked = partitions(info, t)[:2]
+    two = partitions(info, t)[:2]
     windows = [w for w in info.windows if w]
     # Of the rooms, one lies below every window: a buffer must not shrink it.
     small = min([max(2, t - 6), *(max(2, w - 2) for w in windows)])
     for room in dict.fromkeys((t, t + 1, t + 7, t - 1, small)):
-        for sizes in chunked if room >= t else [*chunked, _up_to(room, t, info)]:
+        for sizes in two if room >= t else dict.fromkeys([*two, _up_to(room, t, info)]):
             if sizes[0] > room:
                 continue
             yield Case(ids, appends(sizes), capacity=room, seed=seed)
 
 
 def _up_to(room: int, tokens: int, info: SubjectInfo) -> tuple[int, ...]:
-    """Return a partition whose second step is the first one past the room."""
+    """Return a partition of which one step begins exactly at the end of the room."""
     rest = tokens - room
-    return (room, rest) if "chunk" in info.capabilities else (room, *(1,) * rest)
+    return (*whole(info, room), *whole(info, rest))
 
 
 def _fixed_room(info: SubjectInfo) -> str | None:

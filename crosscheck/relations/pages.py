@@ -37,7 +37,7 @@ def _page_cases(info: SubjectInfo, seed: int) -> Iterator[Case]:
 
 @relation(
     name="page.permute",
-    needs={"cache", "paged"},
+    needs={"cache", "chunk", "paged"},
     cases=_page_cases,
     level=stateful(),
     catches={"page.table"},

@@ -190,7 +190,7 @@ def _takes(info: SubjectInfo, way: str) -> bool:
 
 @relation(
     name="pad.right",
-    needs={"cache", "right_pad"},
+    needs={"cache", "chunk", "right_pad"},
     cases=_right_cases,
     catches={"head.slice"},
 )
@@ -237,7 +237,9 @@ def _ragged_cases(info: SubjectInfo, seed: int) -> Iterator[Case]:
     most = t - steps
     # Without "count", rows padded on the right are not stepped on.
     ways = [
-        way for way, name in (("left", "left_pad"), ("count", "count")) if name in info.capabilities
+        way
+        for way, needs in (("left", {"left_pad"}), ("count", {"count"}))
+        if needs <= info.capabilities
     ]
     for way in ways:
         for lengths in dict.fromkeys(((max(1, most - 5), most), (most, 1))):
@@ -255,7 +257,7 @@ def _pads_at_all(info: SubjectInfo) -> str | None:
 
 @relation(
     name="ragged.continue",
-    needs={"cache"},
+    needs={"cache", "chunk"},
     cases=_ragged_cases,
     applies=_pads_at_all,
     catches={"pos.shared_length", "count.ignored"},

@@ -47,7 +47,7 @@ def partitions(info: SubjectInfo, tokens: int) -> list[tuple[int, ...]]:
     """
     t, ones = tokens, (1,) * tokens
     if "chunk" not in info.capabilities:
-        return _distinct([ones, (t - 1, 1), (*_first(6, t), *ones[: max(0, t - 6)]), (t,)], t)
+        return [ones]
     found = [_cut((3, 1, 4, 2, 4), t), ones, (1, t - 1), (t - 1, 1), _cut((4, 4, 6), t), (t,)]
     found += [(*_first(6, t), *ones[: max(0, t - 6)]), _cut((3,), t), _cut((5,), t)]
     for window in sorted({w for w in info.windows if w and w < t}):
@@ -59,7 +59,7 @@ def partitions(info: SubjectInfo, tokens: int) -> list[tuple[int, ...]]:
 def some_partitions(info: SubjectInfo, tokens: int) -> list[tuple[int, ...]]:
     """Return the few that stand for all where another question is asked."""
     if "chunk" not in info.capabilities:
-        return partitions(info, tokens)[:2]
+        return partitions(info, tokens)
     return _distinct(
         [_cut((4, 4, 6), tokens), (1,) * tokens, _cut((3, 1, 4, 2, 4), tokens)], tokens
     )

@@ -325,7 +325,7 @@ EDITS = (
         "quantized",
         "quantized",
         "quantize(x[row, todo_S])",
-        "quantize(dequantize(*quantize(x[row, todo_S].swapaxes(1, 2))).swapaxes(1, 2))",
+        "quantize(dequantize(*quantize(x[row, todo_S].reshape(-1, 1, 24))).reshape(-1, 3, 8))",
     ),
     Edit(
         "quant.zero_point",
