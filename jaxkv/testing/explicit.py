@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxkv import ops
 from jaxkv.caches import Bias, Cache, Expand, Rotate, Step
-from jaxkv.pytree import pytree, static
+from jaxkv.pytree import pytree
 from jaxkv.spec.errors import ShapeError
 
 
@@ -28,14 +28,12 @@ class ExplicitSite:
         v_BSKH: Values.
         slot_BT: int32, where each new token is written; S or more for nowhere.
         visible_BTS: Which slots each new token may read, after the write.
-        is_ruled: Whether the rule's window limits what is visible, in tokens fed.
     """
 
     k_BSKH: Float[Array, "B S K H"]
     v_BSKH: Float[Array, "B S K H"]
     slot_BT: Int[Array, "B T"]
     visible_BTS: Bool[Array, "B T S"]
-    is_ruled: bool = static()
 
 
 def fault(site: ExplicitSite, cache: Cache) -> str | None:
@@ -85,17 +83,13 @@ def attend(
         held.at[row_B1, site.slot_BT].set(new.reshape(b, t, kv_heads, h), mode="drop")
         for held, new in ((site.k_BSKH, k_BTKH), (site.v_BSKH, v_BTKH))
     )
-    visible_BTS = site.visible_BTS
-    if site.is_ruled and rule.window is not None:
-        slot_S = jnp.arange(s, dtype=jnp.int32)
-        visible_BTS = visible_BTS & (slot_S > site.slot_BT[:, :, None] - rule.window)
     # A weight of 0 does not silence what nobody may see: 0 * NaN is NaN.
-    seen_BS = jnp.any(visible_BTS, axis=1)
+    seen_BS = jnp.any(site.visible_BTS, axis=1)
     read_BSKH = jnp.where(seen_BS[:, :, None, None], v_BSKH, 0)
     q_XMH = ops.group_queries(q_BTNH.reshape(b, t, n, h), kv_heads)
     k_XHS = k_BSKH.transpose(0, 2, 3, 1).reshape(b * kv_heads, h, s)
     v_XSH = read_BSKH.swapaxes(1, 2).reshape(b * kv_heads, s, h)
-    visible_XMS = ops.spread(visible_BTS, num_kv_heads=kv_heads, groups=n // kv_heads)
+    visible_XMS = ops.spread(site.visible_BTS, num_kv_heads=kv_heads, groups=n // kv_heads)
     weight_XMS = ops.softmax(ops.score(q_XMH, k_XHS, rule=rule), visible_XMS)
     o_XMH = jnp.einsum("XMS,XSH->XMH", weight_XMS.astype(v_XSH.dtype), v_XSH)
     o_BTNH = ops.ungroup(o_XMH, rows=b, tokens=t)

@@ -93,15 +93,13 @@ def advance(
     """
     tokens = plan.ids_BT.shape[1]
     plan = _padded(plan)
+    windows = [layer.attention.window for layer in model.config.layers]
+    slot_BT = jnp.asarray(plan.slot_BT)
     sites = tuple(
-        ExplicitSite(
-            keys,
-            values,
-            jnp.asarray(plan.slot_BT),
-            jnp.asarray(plan.visible_BTS & (held | plan.written_BS)[:, None, :]),
-            plan.is_ruled,
+        ExplicitSite(keys, values, slot_BT, jnp.asarray(plan.seen(held, window=window)))
+        for keys, values, held, window in zip(
+            state.keys, state.values, state.held, windows, strict=True
         )
-        for keys, values, held in zip(state.keys, state.values, state.held, strict=True)
     )
     position_M = jnp.asarray(plan.position_BT.reshape(-1))
     cache = Cache(

@@ -38,6 +38,14 @@ class Plan:
     length_B: np.ndarray
     position_BS: np.ndarray
 
+    def seen(self, held_BS: np.ndarray, *, window: int | None) -> np.ndarray:
+        """Return which slots each token reads in a layer with a window, of those that are held."""
+        seen_BTS = self.visible_BTS & (held_BS | self.written_BS)[:, None, :]
+        if window is None or not self.is_ruled:
+            return seen_BTS
+        slot_S = np.arange(held_BS.shape[1])
+        return seen_BTS & (slot_S > self.slot_BT[:, :, None] - window)
+
 
 def plan_step(
     function: str,

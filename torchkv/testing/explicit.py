@@ -30,14 +30,12 @@ class ExplicitSite:
         v_BSKH: Values.
         slot_BT: int32, where each new token is written; S or more for nowhere.
         visible_BTS: Which slots each new token may read, after the write.
-        is_ruled: Whether the rule's window limits what is visible, in tokens fed.
     """
 
     k_BSKH: Float[Array, "B S K H"]
     v_BSKH: Float[Array, "B S K H"]
     slot_BT: Int[Array, "B T"]
     visible_BTS: Bool[Array, "B T S"]
-    is_ruled: bool
 
 
 def fault(site: ExplicitSite, cache: Cache) -> str | None:
@@ -80,21 +78,17 @@ def attend(
     """Return attention over what the site says is visible, and the site with the tokens written."""
     if rotate is not None:
         q_BTNH, k_BTKH = rotate(q_BTNH, step.position_BT), rotate(k_BTKH, step.position_BT)
-    b, t, s = site.visible_BTS.shape
+    b, t = site.slot_BT.shape
     k_BSKH, v_BSKH = (
         _written(held, new.unflatten(0, (b, t)).squeeze(2), site.slot_BT)
         for held, new in ((site.k_BSKH, k_BTKH), (site.v_BSKH, v_BTKH))
     )
-    visible_BTS = site.visible_BTS
-    if site.is_ruled and rule.window is not None:
-        slot_S = torch.arange(s, device=visible_BTS.device)
-        visible_BTS = visible_BTS & (slot_S > site.slot_BT.unsqueeze(2) - rule.window)
     # A weight of 0 does not silence what nobody may see: 0 * NaN is NaN.
-    unseen_BS11 = ~visible_BTS.any(1)[:, :, None, None]
+    unseen_BS11 = ~site.visible_BTS.any(1)[:, :, None, None]
     k_BKSH, v_BKSH = (x.masked_fill(unseen_BS11, 0.0).transpose(1, 2) for x in (k_BSKH, v_BSKH))
     kv_heads, groups = k_BKSH.shape[1], q_BTNH.shape[2] // k_BKSH.shape[1]
     q_BKMH = ops.group_queries(q_BTNH.unflatten(0, (b, t)).squeeze(2), kv_heads)
-    visible_B1MS = ops.spread(visible_BTS, groups=groups)
+    visible_B1MS = ops.spread(site.visible_BTS, groups=groups)
     weight_BKMS = ops.softmax(ops.score(q_BKMH, k_BKSH, rule=rule), visible_B1MS)
     o_BKMH = torch.matmul(weight_BKMS.to(v_BKSH.dtype), v_BKSH)
     o_BTNH = ops.ungroup(o_BKMH, tokens=t)

@@ -85,15 +85,15 @@ def advance(
         forward: The model's, on (ids [M, 1], cache, count [M]).
     """
     device = model.embed.device
+    windows = [layer.attention.window for layer in model.config.layers]
+    slot_BT = torch.tensor(plan.slot_BT, device=device)
     sites = tuple(
         ExplicitSite(
-            keys,
-            values,
-            torch.tensor(plan.slot_BT, device=device),
-            torch.tensor(plan.visible_BTS & (held | plan.written_BS)[:, None, :], device=device),
-            plan.is_ruled,
+            keys, values, slot_BT, torch.tensor(plan.seen(held, window=window), device=device)
         )
-        for keys, values, held in zip(state.keys, state.values, state.held, strict=True)
+        for keys, values, held, window in zip(
+            state.keys, state.values, state.held, windows, strict=True
+        )
     )
     position_M = torch.tensor(plan.position_BT.reshape(-1), device=device)
     cache = Cache(
