@@ -1,50 +1,53 @@
-"""A detection matrix in words and as data: faults down, relations across, effect over tolerance."""
+"""A detection matrix in words: a line for each planted fault, what nobody saw, and the score."""
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+
+from crosscheck.detection import DetectionMatrix
+from crosscheck.judging import KILL
+
+ALSO = 3
 
 
-def matrix_lines(matrix: Any, name: str) -> Iterator[str]:
-    """Yield a line for each fault, what no relation could see, and the mutation score."""
-    data = matrix_json(matrix, name)
-    yield f"{name}: faults planted in it, and the relation that sees each best"
+def matrix_lines(matrix: DetectionMatrix) -> Iterator[str]:
+    """Yield a line for each fault, what was not planted and why, what is blind, and the score."""
+    yield f"{matrix.subject}: each fault planted in it, and the relation that sees it best"
+    if matrix.cells:
+        width = 2 + max(map(len, ("fault", *matrix.cells)))
+        yield from ("", f"{'fault':<{width}}{'seen by':<20}{'error/allowed':>14}  also by")
+        yield from (_fault_line(fault, seen, width) for fault, seen in matrix.cells.items())
+    yield from _grouped("not planted", matrix.skipped)
+    for relation, faults in matrix.unseen.items():
+        if faults:
+            yield from ("", f"BLIND {relation}: it does not see {', '.join(faults)}")
+    if matrix.survivors:
+        yield from ("", f"SURVIVED: no relation sees {', '.join(matrix.survivors)}")
+    yield from (f"note {note}" for note in matrix.notes)
+    score = f"{matrix.score:.0%}" if matrix.planted else "none planted"
     yield ""
-    yield f"{'fault':<26}{'killed by':<22}{'error/allowed':>13}  also by"
-    for fault, seen in data["cells"].items():
-        yield _fault_line(fault, seen)
-    for title, facts in (("not planted", data["skipped"]), ("note", data["notes"])):
-        if facts:
-            yield ""
-            pairs = facts.items() if isinstance(facts, dict) else ((each, "") for each in facts)
-            yield from (f"{title}: {key}{': ' if value else ''}{value}" for key, value in pairs)
-    yield ""
-    if data["survivors"]:
-        yield f"no relation sees {', '.join(data['survivors'])} in this model"
-    if data["blind"]:
-        yield f"BLIND here, whatever they say: {', '.join(data['blind'])}"
-    score = f"{data['killed'] / data['planted']:.0%}" if data["planted"] else "none planted"
-    yield f"mutation score {score}: {data['killed']} of {data['planted']} faults killed"
+    yield (
+        f"mutation score {score}: {matrix.killed} of {matrix.planted} faults killed, "
+        f"{matrix.seconds:.1f} s"
+    )
 
 
-def _fault_line(fault: str, seen: dict[str, float]) -> str:
-    killers = sorted((name for name in seen if seen[name] > 1), key=lambda name: -seen[name])
+def _fault_line(fault: str, seen: Mapping[str, float], width: int) -> str:
+    killers = sorted((name for name in seen if seen[name] >= KILL), key=lambda name: -seen[name])
     if not killers:
-        return f"{fault:<26}{'-':<22}{max(seen.values(), default=0.0):>13.2g}  blind"
+        return f"{fault:<{width}}{'-':<20}{max(seen.values(), default=0.0):>14.1e}"
     best, *others = killers
-    more = f"{', '.join(others[:3])}{f' and {len(others) - 3} more' if len(others) > 3 else ''}"
-    return f"{fault:<26}{best:<22}{seen[best]:>13.1e}  {more}".rstrip()
+    return f"{fault:<{width}}{best:<20}{seen[best]:>14.1e}  {_some(others)}".rstrip()
 
 
-def matrix_json(matrix: Any, name: str) -> dict[str, Any]:
-    """Return the matrix as data: killed, planted, blind, survivors, cells, skipped, notes."""
-    return {
-        "schema_version": 1,
-        "subject": name,
-        "killed": matrix.killed,
-        "planted": matrix.planted,
-        "blind": sorted(matrix.blind),
-        "survivors": sorted(matrix.survivors),
-        "cells": {fault: dict(row) for fault, row in matrix.cells.items()},
-        "skipped": dict(matrix.skipped),
-        "notes": list(matrix.notes),
-    }
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - ALSO} more" if len(names) > ALSO else ""
+    return f"{', '.join(names[:ALSO])}{more}"
+
+
+def _grouped(title: str, reasons: Mapping[str, str]) -> Iterator[str]:
+    names: dict[str, list[str]] = {}
+    for name, reason in reasons.items():
+        names.setdefault(reason, []).append(name)
+    if names:
+        yield from ("", title)
+    for reason, which in names.items():
+        yield f"  {', '.join(which)}: {reason}"

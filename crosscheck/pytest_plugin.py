@@ -7,6 +7,7 @@ crosscheck` leaves the rest out). Importing this imports neither torch nor jax.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -76,14 +77,67 @@ def pytest_collection_modifyitems(
     from crosscheck.errors import CrosscheckError
 
     try:
-        added = [*_relation_items(session, config), *_replay_items(session, config)]
-        _mark(added, config)
+        plans = [*_relation_plans(config), *_replay_plans(config)]
     except CrosscheckError as error:
         raise pytest.UsageError(f"crosscheck: {error}") from None
+    added = [item for plan in plans for item in _collected(session, plan)]
+    _mark(added, config)
     items += added
 
 
-def _relation_items(session: pytest.Session, config: pytest.Config) -> list[pytest.Item]:
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Divide each subject's budget among the tests that are left of it."""
+    for item in session.items:
+        if isinstance(item, RelationItem):
+            item.purse.waiting += 1
+
+
+@dataclass
+class Purse:
+    """What is left of one subject's budget; what a test does not need goes to the others."""
+
+    seconds: float
+    waiting: int = 0
+
+    def share(self) -> float:
+        """Return what the next test may spend, at least a second."""
+        return max(1.0, self.seconds / max(1, self.waiting))
+
+    def pay(self, seconds: float) -> None:
+        """Take what a test has spent."""
+        self.seconds, self.waiting = self.seconds - seconds, self.waiting - 1
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Tests that stand together: the name of all, and of each its name, class and arguments."""
+
+    name: str
+    items: tuple[tuple[str, type["_Item"], dict[str, Any]], ...]
+
+
+class _Group(pytest.Collector):
+    plan: Plan
+
+    def collect(self) -> list[pytest.Item]:
+        """Return the tests of the plan."""
+        return [
+            kind.from_parent(self, name=name, nodeid=f"{self.nodeid}::{name}", **given)
+            for name, kind, given in self.plan.items
+        ]
+
+
+def _collected(session: pytest.Session, plan: Plan) -> list[pytest.Item]:
+    name = f"crosscheck::{plan.name}"
+    group = _Group.from_parent(session, name=name, nodeid=name)
+    group.plan = plan
+    # By way of a report, which is what the terminal counts.
+    report = group.ihook.pytest_make_collect_report(collector=group)
+    group.ihook.pytest_collectreport(report=report)
+    return list(report.result)
+
+
+def _relation_plans(config: pytest.Config) -> list[Plan]:
     subjects = dict.fromkeys(_option(config, "subject"))
     if not subjects:
         return []
@@ -91,28 +145,23 @@ def _relation_items(session: pytest.Session, config: pytest.Config) -> list[pyte
 
     seconds, relations, dtypes = PROFILES[_option(config, "profile")]
     names = [each.name for each in select(relations)]
+    purses = {spec: Purse(seconds) for spec in subjects}
     return [
-        RelationItem.from_parent(
-            session,
-            name=f"{spec}::{name}",
-            nodeid=f"crosscheck::{spec}::{name}",
-            spec=spec,
-            relation=name,
-            budget_seconds=seconds / len(names),
-            dtypes=dtypes,
+        Plan(
+            spec,
+            tuple(
+                (name, RelationItem, {"spec": spec, "purse": purses[spec], "dtypes": dtypes})
+                for name in names
+            ),
         )
         for spec in subjects
-        for name in names
     ]
 
 
-def _replay_items(session: pytest.Session, config: pytest.Config) -> list[pytest.Item]:
-    return [
-        ReplayItem.from_parent(
-            session, name=file, nodeid=f"crosscheck::replay::{Path(file).name}", file=file
-        )
-        for file in _option(config, "replay")
-    ]
+def _replay_plans(config: pytest.Config) -> list[Plan]:
+    files = _option(config, "replay")
+    items = tuple((Path(each).name, ReplayItem, {"file": each}) for each in files)
+    return [Plan("replay", items)] if items else []
 
 
 def _mark(items: list[pytest.Item], config: pytest.Config) -> None:
@@ -147,9 +196,10 @@ class CrosscheckFailed(AssertionError):
 
 
 class _Item(pytest.Item):
-    def reportinfo(self) -> tuple[Path, None, str]:
-        """Return where the test stands: nowhere but in its name."""
-        return self.path, None, self.nodeid
+    def reportinfo(self) -> tuple[Path, int, str]:
+        """Return where the test stands: nowhere in a file, so a line that is none."""
+        group = "" if self.parent is None else self.parent.name.removeprefix("crosscheck::")
+        return self.path, 0, f"{self.name} of {group}"
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         """Return the report alone; a traceback through the tester says nothing."""
@@ -163,18 +213,9 @@ class _Item(pytest.Item):
 class RelationItem(_Item):
     """One relation on one subject."""
 
-    def __init__(
-        self,
-        *,
-        spec: str,
-        relation: str,
-        budget_seconds: float,
-        dtypes: tuple[str, ...],
-        **rest: Any,
-    ):
+    def __init__(self, *, spec: str, purse: Purse, dtypes: tuple[str, ...], **rest: Any):
         super().__init__(**rest)
-        self.spec, self.relation = spec, relation
-        self.budget_seconds, self.dtypes = budget_seconds, dtypes
+        self.spec, self.purse, self.dtypes = spec, purse, dtypes
 
     def runtest(self) -> None:
         """Run it; blind and inconclusive fail too, and unsupported is a skip with its reason."""
@@ -182,10 +223,11 @@ class RelationItem(_Item):
 
         report = check(
             _subject(self.config, self.spec),
-            relations=self.relation,
-            budget_seconds=self.budget_seconds,
+            relations=self.name,
+            budget_seconds=self.purse.share(),
             dtypes=self.dtypes,
         )
+        self.purse.pay(report.seconds)
         if report.verdict == "unsupported":
             pytest.skip("; ".join(dict.fromkeys(row.reason for row in report.rows)))
         _require_pass(report)

