@@ -196,6 +196,7 @@ def search(
 
 def _quiet(programs: int) -> settings:
     """Only generation: shrinking is ours, so that it works on data and keeps the time."""
+    every: Any = list(HealthCheck)
     return settings(
         max_examples=programs,
         stateful_step_count=STEPS,
@@ -206,5 +207,5 @@ def _quiet(programs: int) -> settings:
         print_blob=False,
         report_multiple_bugs=False,
         verbosity=Verbosity.quiet,
-        suppress_health_check=[*HealthCheck.__members__.values()],
+        suppress_health_check=every,
     )
