@@ -11,7 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from crosscheck.adapters import hf_cache, hf_variants, torch_capture
+from crosscheck.adapters import (
+    drivers,
+    hf_cache,
+    hf_decoder,
+    hf_variants,
+    torch_capture,
+    torch_islands,
+)
 from crosscheck.adapters.hf_call import Caller
 from crosscheck.adapters.hf_probe import Facts, probe
 from crosscheck.adapters.hf_state import Held, by_slot, kept, real, usable
@@ -69,6 +76,20 @@ class CausalLM:
     def forwarded_positions(self) -> int:
         """Rows times tokens that entered the model so far."""
         return self._call.forwarded_positions
+
+    @property
+    def driver(self) -> tuple[str, ...]:
+        """Lines that drive the bare model, for reproducers; () where its cache has no name."""
+        make, call = hf_cache.expression(self.setup.cache, self._make), self._call
+        if make is None or self.setup.cache_options:
+            return ()
+        return drivers.of_transformers(
+            make=make,
+            keyword=call.cache_keyword,
+            verb=self.setup.gather or self.facts.gather,
+            offset=call.offset,
+            own_pad=call.pad if call.own_positions else None,
+        )
 
     @property
     def rollback_room(self) -> int | None:
@@ -185,6 +206,22 @@ class CausalLM:
     def nudged(self, scale: float, seed: int) -> "CausalLM":
         """Return the same model with every weight times 1 + scale * normal noise."""
         return self._like(nudged_copy(self.model, scale, seed))
+
+    def narrow_casts(self, ids: NDArray) -> tuple[str, ...]:
+        """Return the names of the modules in which float64 becomes float32, in order."""
+        with torch_islands.watched(self.model) as found:
+            self.full(ids)
+        return tuple(dict.fromkeys(found))
+
+    def lifted(self) -> "CausalLM":
+        """Return the same model, with each cast to float32 inside it made a cast to float64."""
+        twin = self._like(self.model)
+        twin._call.within = torch_islands.lifted
+        return twin
+
+    def decoder_inputs(self) -> tuple[dict[str, Any], dict[str, NDArray]] | None:
+        """Return config and float64 weights for the independent decoder; None if it can't."""
+        return hf_decoder.inputs(self.model)
 
     def weights(self) -> dict[str, NDArray]:
         """Return the weights by name."""

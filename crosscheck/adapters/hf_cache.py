@@ -43,6 +43,17 @@ def cache_class(cache: Any) -> Callable[..., Any] | None:
     return made
 
 
+def expression(cache: Any, make: Any) -> str | None:
+    """Return Python text that makes an empty cache of `self.model`, where it has a public name."""
+    if cache is None:
+        return "None"
+    name = getattr(make, "__name__", "")
+    if not str(getattr(make, "__module__", "")).startswith("transformers."):
+        return None
+    room = ", max_cache_len=capacity" if has_capacity(make) else ""
+    return f"__import__('transformers').{name}(config=self.model.config{room})"
+
+
 def has_capacity(make: Callable[..., Any] | None) -> bool:
     """Return whether a maker of caches takes a capacity."""
     return make is not None and any(n in _parameters(make) for n in CAPACITY_NAMES)

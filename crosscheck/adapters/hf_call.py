@@ -4,6 +4,7 @@ Letters: B rows, T tokens of this call, S tokens fed so far with this call's.
 """
 
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ class Caller:
         cache_keyword: Under which name it takes its cache.
         offset: Added to explicit positions (some families start counting at pad id + 1).
         own_positions: The model counts positions itself from which ids are padding.
+        within: The context in which the model runs.
         placed_masks: A prepared mask needs explicit positions beside it.
         pad: The padding id; what stands at tokens that are not real where the model looks at ids.
         forwarded_positions: Rows times tokens that entered the input embedding so far.
@@ -33,6 +35,7 @@ class Caller:
         self.offset = 0
         self.own_positions = False
         self.placed_masks = False
+        self.within: Callable[[], Any] = quiet
         self.pad: int | None = None
         self.forwarded_positions = 0
         model.get_input_embeddings().register_forward_hook(self._count)
@@ -70,7 +73,7 @@ class Caller:
             options["position_ids"] = to_torch(position_BT.astype(np.int64) + self.offset)
         if encoder is not None:
             options["encoder_hidden_states"] = to_torch(encoder, like=next(self.model.parameters()))
-        with quiet():
+        with self.within():
             out = self.model(input_ids=to_torch(ids_BT.astype(np.int64)), **options)
         after = getattr(out, "cache", None)
         after = getattr(out, "past_key_values", None) if after is None else after

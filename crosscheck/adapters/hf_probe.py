@@ -36,6 +36,7 @@ class Facts:
     offset: int = 0
     own_positions: bool = False
     placed_masks: bool = False
+    gather: str = "reorder_cache"
     pad: int | None = None
     notes: tuple[str, ...] = ()
 
@@ -121,6 +122,7 @@ def probe(subject: Any) -> Facts:
         offset=offset,
         own_positions=own,
         placed_masks=run.caller.placed_masks,
+        gather="reorder_cache" if cache is None else hf_cache.gather_verb(cache),
         pad=hf_facts.pad_id(config),
         notes=tuple(found.notes),
     )

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from crosscheck.adapters import calling, structure, torch_capture
+from crosscheck.adapters import calling, drivers, structure, torch_capture
 from crosscheck.adapters import torch_tools as tools
 from crosscheck.errors import CrosscheckError, Refused, SubjectError
 from crosscheck.subjects.functions import FunctionSubject, from_functions
@@ -109,8 +109,23 @@ class _Adapter:
             "weights_hash": tools.weights_hash(self.module),
         }
         subject = from_functions(**(facts | flags | calls | bound))
-        subject.module = self.module
+        subject.driver = self.driver()
         return subject
+
+    def driver(self) -> tuple[str, ...]:
+        """Return lines that drive the bare module; () where a user's callables do it."""
+        call = self.call
+        if not isinstance(call, calling.Call) or self.user_full or self.user_step or self.user_init:
+            return ()
+        if self.make is not None or call.method or call.takes("positions"):
+            return ()
+        names = {k: v for k, v in call.named.items() if v in ("cache", "start")}
+        cached = {k: True for k, v in call.named.items() if v == "use_cache"}
+        return drivers.of_torch(
+            full=drivers.written(("ids",), {}, {k: False for k in cached} | dict(call.fixed)),
+            step=drivers.written(call.positional, names, cached | dict(call.fixed)),
+            make="None",
+        )
 
     def full(self, ids: NDArray, *, positions: Any = None) -> NDArray:
         """Return logits without any cache."""
