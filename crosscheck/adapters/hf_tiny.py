@@ -151,7 +151,7 @@ def _maker(config: Any) -> Any:
 
 
 def _without_empty_rows(subject: CausalLM) -> CausalLM:
-    """Return the subject, without left padding where its only attention code can't take it.
+    """Return the subject, without padding where its only attention code can't take it.
 
     Eager attention adds float64's minimum and takes the softmax in float32, where that is -inf: a
     row that is all padding gives NaN, which the next layer spreads. Nobody asked for eager here.
@@ -164,8 +164,9 @@ def _without_empty_rows(subject: CausalLM) -> CausalLM:
         return subject
     why = "eager attention is its only one, NaN on padding rows in float64 (attn=eager shows it)"
     facts = subject.facts
-    left = facts.capabilities - {"left_pad"}
-    facts = replace(facts, capabilities=left, absent={**facts.absent, "left_pad": why})
+    padding = ("left_pad", "right_pad", "count")
+    absent = dict(facts.absent) | dict.fromkeys(padding, why)
+    facts = replace(facts, capabilities=facts.capabilities - set(padding), absent=absent)
     return CausalLM(subject.model, subject.setup, facts=facts)
 
 

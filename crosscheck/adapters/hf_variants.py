@@ -6,7 +6,7 @@ from typing import Any
 
 from crosscheck.adapters.hf_facts import text_config
 from crosscheck.adapters.torch_tools import torch_module
-from crosscheck.errors import CrosscheckError
+from crosscheck.errors import CrosscheckError, Refused
 
 ATTENTIONS = ("eager", "sdpa")
 KV_WEIGHTS = re.compile(r"\.(k_proj|v_proj|k_norm)\.(weight|bias)$")
@@ -36,6 +36,7 @@ def variant(model: Any, name: str) -> Any:
 
     Raises:
         CrosscheckError: No such variant.
+        Refused: A window of one token.
     """
     config = copy.deepcopy(model.config)
     if name in ATTENTIONS:
@@ -45,6 +46,9 @@ def variant(model: Any, name: str) -> Any:
         text.num_key_value_heads = text.num_attention_heads
         return rebuilt(model, config)
     if name.startswith("window=") and name[7:].isdigit():
+        if int(name[7:]) < 2:
+            # A sliding layer keeps its last W - 1 tokens as keys[-W + 1:], which is all for W = 1.
+            raise Refused(f"variant: {name}: transformers' sliding layers need at least 2 tokens.")
         config.get_text_config(decoder=True).sliding_window = int(name[7:])
         return rebuilt(model, config)
     raise CrosscheckError(
