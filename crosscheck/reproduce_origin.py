@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
 
-from crosscheck.reproduce import Origin
+from crosscheck.reproduce_program import Origin
 
 
 def origin_of(spec: str, subject: Any, folder: Path) -> Origin | None:
@@ -19,10 +19,10 @@ def origin_of(spec: str, subject: Any, folder: Path) -> Origin | None:
         folder: Where the program will stand.
     """
     origin = _factory(spec, folder)
-    driver = tuple(getattr(subject, "driver", None) or ())
-    if origin is None or not driver:
+    if origin is None or not getattr(subject, "bare", spec.startswith("hf:")):
         return origin
-    return replace(origin, expression=f"Drive({origin.expression})", driver=driver)
+    driver = tuple(getattr(subject, "driver", None) or ())
+    return replace(origin, driver=driver) if driver else None
 
 
 def _factory(spec: str, folder: Path) -> Origin | None:

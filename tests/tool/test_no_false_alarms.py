@@ -9,6 +9,7 @@ from crosscheck.judging import run_case
 from crosscheck.oracle import examine
 from crosscheck.programs.engine import search
 from crosscheck.select import select
+from crosscheck.subjects.protocol import describe
 from crosscheck.subjects.sources import load_subject
 from tests.tiny import CELLS, DEEP, make_subject
 
@@ -37,7 +38,7 @@ def alarms(subject, programs, seed):
         told.append(found)
         return found.verdict not in ("pass", "refused")
 
-    found = search(subject, subject.info, wrong, programs=programs, seed=seed)
+    found = search(subject, describe(subject), wrong, programs=programs, seed=seed)
     compared = sum(each.verdict == "pass" for each in told)
     return (found.failing, told[-1].reason) if found.failing else None, compared
 
