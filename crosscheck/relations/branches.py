@@ -29,11 +29,13 @@ def _rollback_cases(info: SubjectInfo, seed: int) -> Iterator[Case]:
     t = ids.shape[1]
     small = min([w for w in info.windows if w], default=t)
     room = info.max_positions or t + 6
-    keeps = dict.fromkeys(max(1, n) for n in (min(small - 3, t - 6), 1, t // 2, t - 2))
-    for keep in keeps:
-        for dropped in dict.fromkeys((1, 2, min(6, t, room - keep))):
-            first = min(2, t - keep)
-            tail = (*whole(info, first), *(1,) * (t - keep - first))
+    keeps = dict.fromkeys(max(1, n) for n in (min(small - 3, t - 6), t // 2, 1, t - 2))
+    for i, keep in enumerate(keeps):
+        drops = dict.fromkeys((2, 1, min(6, t, room - keep)))
+        for dropped in list(drops)[:: 1 if i < 2 else 2]:
+            rest = t - keep
+            first, second = min(2, rest), min(1, max(0, rest - 2))
+            tail = (*whole(info, first), *whole(info, second), *whole(info, rest - first - second))
             before = appends((*whole(info, keep), *whole(info, dropped)))
             ops = (*before, Rollback(keep), *appends(tail))
             yield Case(ids, ops, seed=seed, meta={"keep": keep, "dropped": dropped})
@@ -95,7 +97,7 @@ def _joined(*parts: np.ndarray) -> np.ndarray:
 def _gather_cases(info: SubjectInfo, seed: int) -> Iterator[Case]:
     ids = draw(info, seed, batch=3)
     t = ids.shape[1]
-    for first in dict.fromkeys((t // 2, 2, t - 1)):
+    for first in dict.fromkeys((t // 2, 2)):
         chunk = max(1, t - first - 2)
         tail = appends((*whole(info, chunk), *(1,) * (t - first - chunk)))
         head = appends(whole(info, first))

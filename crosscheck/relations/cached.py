@@ -144,7 +144,7 @@ def _prefix_cases(info: SubjectInfo, seed: int) -> Iterator[Case]:
     for first in dict.fromkeys((t // 2, 5, 1, t - 1)):
         sizes = (*whole(info, first), *whole(info, t - first))
         yield Case(ids, appends(sizes), seed=seed, meta={"prefix": first})
-        if chunked and t - first > 1:
+        if chunked and first in (t // 2, 1) and t - first > 1:
             ones = appends((first, *(1,) * (t - first)))
             yield Case(ids, ones, seed=seed, meta={"prefix": first})
 

@@ -148,13 +148,14 @@ def _collect(into: dict[str, list[NDArray]], points: dict[str, NDArray]) -> None
 def _capacity_cases(info: SubjectInfo, seed: int) -> Iterator[Case]:
     ids = draw(info, seed)
     t = ids.shape[1]
-    two = partitions(info, t)[:2]
+    chunks, ones = (*partitions(info, t)[:2], (1,) * t)[:2]
     windows = [w for w in info.windows if w]
     # Of the rooms, one lies below every window: a buffer must not shrink it.
     small = min([max(2, t - 6), *(max(2, w - 2) for w in windows)])
     for room in dict.fromkeys((t, t + 1, t + 7, t - 1, small)):
-        for sizes in two if room >= t else dict.fromkeys([*two, _up_to(room, t, info)]):
-            if sizes[0] > room:
+        tight = room < t
+        for sizes in dict.fromkeys((chunks, _up_to(room, t, info) if tight else ones)):
+            if sizes[0] > room or (sizes == ones != chunks and room != t + 7):
                 continue
             yield Case(ids, appends(sizes), capacity=room, seed=seed)
 

@@ -22,11 +22,9 @@ Draft = Callable[[NDArray, int], NDArray]
 
 def _draft_cases(info: SubjectInfo, seed: int) -> Iterator[Case]:
     small = min([w for w in info.windows if w], default=99)
-    for k in (3, 1, 2, 5):
-        for kind in ("mixed", "none", "all"):
-            prompt = max(1, min(7, small - 3))
-            ids = draw(info, seed, tokens=prompt)
-            yield Case(ids, seed=seed, meta={"k": k, "draft": kind})
+    ids = draw(info, seed, tokens=max(1, min(7, small - 3)))
+    for k, kind in ((3, "mixed"), (2, "none"), (3, "all"), (1, "mixed"), (5, "mixed"), (5, "all")):
+        yield Case(ids, seed=seed, meta={"k": k, "draft": kind})
 
 
 def _decoder_alone(info: SubjectInfo) -> str | None:

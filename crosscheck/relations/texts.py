@@ -51,18 +51,26 @@ def partitions(info: SubjectInfo, tokens: int) -> list[tuple[int, ...]]:
     found = [_cut((3, 1, 4, 2, 4), t), ones, (1, t - 1), (t - 1, 1), _cut((4, 4, 6), t), (t,)]
     found += [(*_first(6, t), *ones[: max(0, t - 6)]), _cut((3,), t), _cut((5,), t)]
     for window in sorted({w for w in info.windows if w and w < t}):
-        found += [_cut((size,), t) for size in (window - 1, window, window + 1) if size > 0]
-        found.append((*_first(window, t), *ones[: max(0, t - window)]))
+        found += straddling(info, t, window)
     return _distinct([*found, (t // 2, t - t // 2)], t)
 
 
+def straddling(info: SubjectInfo, tokens: int, window: int) -> list[tuple[int, ...]]:
+    """Return partitions whose chunks fall short of a window, fill it and pass it."""
+    t = tokens
+    if "chunk" not in info.capabilities:
+        return [(1,) * t]
+    found = [_cut((3, 1, 4, 2, 4), t)]
+    found += [_cut((size,), t) for size in (window - 1, window, window + 1) if size > 0]
+    return _distinct([*found, (*_first(window, t), *(1,) * max(0, t - window))], t)
+
+
 def some_partitions(info: SubjectInfo, tokens: int) -> list[tuple[int, ...]]:
-    """Return the few that stand for all where another question is asked."""
+    """Return the few that stand for all where another question is asked; one by one is last."""
     if "chunk" not in info.capabilities:
         return partitions(info, tokens)
-    return _distinct(
-        [_cut((4, 4, 6), tokens), (1,) * tokens, _cut((3, 1, 4, 2, 4), tokens)], tokens
-    )
+    t = tokens
+    return _distinct([_cut((4, 4, 6), t), _cut((3, 1, 4, 2, 4), t), (1,) * t], t)
 
 
 def partition_cases(info: SubjectInfo, seed: int) -> Iterator[Case]:

@@ -7,7 +7,7 @@ from crosscheck.programs.case import Case
 from crosscheck.relations.drive import encoder_of, full, run, sizes_of
 from crosscheck.relations.entries import loose
 from crosscheck.relations.registry import Sides, relation
-from crosscheck.relations.texts import appends, draw, partitions, some_partitions
+from crosscheck.relations.texts import appends, draw, some_partitions, straddling
 from crosscheck.subjects.protocol import SubjectInfo, describe
 
 
@@ -15,7 +15,7 @@ def _wide_cases(info: SubjectInfo, seed: int) -> Iterator[Case]:
     ids = draw(info, seed)
     t = ids.shape[1]
     for window in (t, t + 1):
-        for sizes in some_partitions(info, t):
+        for sizes in some_partitions(info, t)[:2]:
             yield Case(ids, appends(sizes), seed=seed, meta={"window": window})
 
 
@@ -56,16 +56,12 @@ def _banded(subject: Any, right: Any, candidate: Any, case: Case, window: int | 
 def _ring_cases(info: SubjectInfo, seed: int) -> Iterator[Case]:
     ids = draw(info, seed)
     t = ids.shape[1]
-    if any(w and w < t for w in info.windows):
-        for sizes in partitions(info, t):
+    for window in sorted({w for w in info.windows if w and w < t}):
+        for sizes in straddling(info, t, window):
             yield Case(ids, appends(sizes), seed=seed, meta={"window": None})
     if "window" in info.capabilities:
-        for window in (4, 5, 1):
-            small = [window - 1, window, window + 1] if "chunk" in info.capabilities else [1]
-            for size in (n for n in small if n):
-                sizes = (*(size,) * (t // size), *((t % size,) if t % size else ()))
-                yield Case(ids, appends(sizes), seed=seed, meta={"window": window})
-            for sizes in some_partitions(info, t):
+        for window in (5, 1):
+            for sizes in straddling(info, t, window):
                 yield Case(ids, appends(sizes), seed=seed, meta={"window": window})
 
 
