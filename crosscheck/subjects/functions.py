@@ -74,8 +74,9 @@ class FunctionSubject:
 
     def rollback(self, state: Held, length: NDArray) -> Held:
         """Return the state with only the first length[b] tokens of each row."""
+        call = self._call("rollback")
         length_B = np.broadcast_to(np.asarray(length), state.length_B.shape)
-        return Held(self._call("rollback")(state.state, length_B), length_B)
+        return Held(call(state.state, length_B), length_B)
 
     def gather(self, state: Held, rows: Sequence[int] | NDArray) -> Held:
         """Return the state whose row i is the old row rows[i]."""
