@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from crosscheck.faults.bookkeeping import roomy
 from crosscheck.faults.planted import Held, Planted, reordered
 from crosscheck.faults.registry import fault
 from crosscheck.faults.writes import copied
@@ -133,6 +134,10 @@ class Shared(Planted):
     def __init__(self, subject: Any, *, always: bool) -> None:
         super().__init__(subject)
         self.always = always
+
+    def room(self, capacity: int | None) -> int | None:
+        """Return room for the steps of all handles."""
+        return roomy(self, capacity)
 
     def init(self, batch: int, capacity: int | None = None, **options: Any) -> Cell:
         """Return an empty state."""

@@ -7,8 +7,13 @@ from numpy.typing import NDArray
 from crosscheck.faults.drafting import speculated
 from crosscheck.faults.planted import Planted
 from crosscheck.faults.registry import fault
+from crosscheck.subjects.protocol import SubjectInfo
 
 NEEDS = {"cache", "chunk", "rollback", "speculate"}
+
+
+def _alone(info: SubjectInfo) -> str:
+    return "drafting is not driven beside an encoder" if "cross" in info.capabilities else ""
 
 
 class KeepsDrafts(Planted):
@@ -24,6 +29,7 @@ class KeepsDrafts(Planted):
     needs=NEEDS,
     kinds="F",
     shows="overwrite",
+    applies=_alone,
     advice="Look at how many drafted tokens the rollback after a rejection takes back.",
 )
 def spec_leak(subject: Any) -> Planted:
@@ -44,6 +50,7 @@ class WrongBonus(Planted):
     needs=NEEDS,
     kinds="F",
     shows="output",
+    applies=_alone,
     advice="Look at which row of the verifying step the id after the accepted ones comes from.",
 )
 def spec_bonus(subject: Any) -> Planted:
