@@ -16,8 +16,8 @@ from crosscheck.faults.registry import Fault
 from crosscheck.programs.case import Append, Case
 from crosscheck.results import Diagnosis
 
-# Faults that score less than this share of the best are not told.
-WORTH = 0.35
+# Faults that score less, or less than this share of the best, are not told.
+LEAST, WORTH = 0.2, 0.35
 SHOWN = 5
 
 
@@ -78,7 +78,7 @@ def diagnose(
     for suspicion in _replayed(trial, deadline):
         _merge(found, suspicion)
     ranked = sorted(found.values(), key=lambda each: -each.score)
-    return tuple(d for d in ranked[:SHOWN] if d.score >= WORTH * ranked[0].score)
+    return tuple(d for d in ranked[:SHOWN] if d.score >= max(LEAST, WORTH * ranked[0].score))
 
 
 def _merge(found: dict[str, Diagnosis], suspicion: Suspicion) -> None:
@@ -112,8 +112,8 @@ def _replayed(trial: Trial, deadline: float | None) -> list[Suspicion]:
 
 
 def _best(trial: Trial, fault: Fault, where: tuple[Ground, ...]) -> Match | None:
-    found = [m for ground in where if (m := replay(trial, fault, ground)) is not None]
-    return max(found, key=lambda m: m.score, default=None)
+    """Return the replay in the best right subject that the fault can be planted in."""
+    return next((m for ground in where if (m := replay(trial, fault, ground)) is not None), None)
 
 
 def _part(trial: Trial, likely: list[Suspicion], deadline: float | None) -> None:
@@ -130,7 +130,7 @@ def _part(trial: Trial, likely: list[Suspicion], deadline: float | None) -> None
 
 
 def short_cases(trial: Trial) -> Iterator[tuple[str, Case]]:
-    """Yield relations and texts that are shorter than every window, most telling first."""
+    """Yield relations and short texts, most telling first, and one that just fills a window."""
     n = min([5, *(w - 1 for w in trial.info.windows if w)])
     if n < 3 or trial.case.ids.shape[1] < n:
         return
@@ -143,6 +143,10 @@ def short_cases(trial: Trial) -> Iterator[tuple[str, Case]]:
     if trial.info.capabilities >= {"cache", "chunk"}:
         for sizes in dict.fromkeys(((1, n - 1), (n - 2, 2), (n - 1, 1), (1,) * n, (n,))):
             yield "cache.partition", Case(ids, tuple(map(Append, sizes)), seed=seed)
+    window = trial.info.windows[0] if len(set(trial.info.windows)) == 1 else None
+    if window and window + 3 <= trial.case.ids.shape[1]:
+        ones = (Append(1),) * (window + 3)
+        yield "cache.partition", Case(trial.case.ids[:2, : window + 3], ones, seed=seed)
 
 
 def _late(deadline: float | None) -> bool:

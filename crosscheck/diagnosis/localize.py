@@ -1,7 +1,7 @@
 """Say where a divergence begins: through the cache first, then captures, then single operations.
 
-The cache needs no hooks and is the same in compiled JAX and in torch. Where it is silent the layers'
-captured results are compared, in the order of the forward pass.
+The cache needs no hooks and is the same in compiled JAX and in torch. Where it is silent the
+captured results of the layers are compared, in the order of the forward pass.
 Letters: B rows, T tokens of a call.
 """
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from crosscheck.diagnosis.reach import reach
 from crosscheck.diagnosis.recorder import real_tokens
 from crosscheck.errors import Refused
 from crosscheck.subjects.protocol import SubjectInfo, describe
@@ -19,7 +20,7 @@ from crosscheck.subjects.protocol import SubjectInfo, describe
 GIVEN = frozenset(
     {"cache", "chunk", "capacity", "rollback", "gather", "fork", "grow", "persistent"}
 )
-KEPT = frozenset({"positions", "visible", "left_pad", "right_pad", "count", "rope", "f64", "cross"})
+KEPT = frozenset({"rope", "f64", "cross"})
 
 
 @dataclass(frozen=True)
@@ -56,8 +57,8 @@ class Rebuilt:
     def __init__(self, subject: Any) -> None:
         self.inner = subject
         facts = describe(subject)
-        # What full takes: padding is left out before it gets there, so no mask is needed for it.
-        kept = (facts.capabilities & KEPT) | {"left_pad", "right_pad", "count"}
+        # Padding is left out before it gets to full, so that no mask is needed for it.
+        kept = (facts.capabilities & KEPT) | reach(subject) | {"left_pad", "right_pad", "count"}
         self.info: SubjectInfo = replace(
             facts, name=f"{facts.name} rebuilt", capabilities=frozenset(kept | GIVEN), variants=()
         )

@@ -42,7 +42,7 @@ class Match:
     @property
     def score(self) -> float:
         """From 0 to 1."""
-        return 1.0 if self.exact else 0.6 * self.explained + 0.3 * self.pattern
+        return 1.0 if self.exact else 0.7 * self.explained + 0.15 * self.pattern
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Which faults are worth a replay on a trial: those whose occasion occurred."""
 
 from crosscheck.diagnosis.trial import Trial
-from crosscheck.faults.registry import FAULTS, Fault
+from crosscheck.faults import FAULTS, Fault
 
 # What a fault's group needs to have happened, by the first word of its name.
 SPECIAL = ("page", "prefix", "spec", "quant", "mla", "gqa", "layout", "jit", "cross")

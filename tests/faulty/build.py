@@ -25,10 +25,11 @@ def seeded(model, seed):
 
     generator = np.random.default_rng(seed)
     with torch.no_grad():
-        for _, weight in sorted(model.named_parameters()):
+        for name, weight in sorted(model.named_parameters()):
             noise = amplified(tuple(weight.shape), generator, fan_in=weight.shape[-1])
             noise = torch.tensor(noise, dtype=weight.dtype)
-            weight.copy_(noise if weight.dim() > 1 else weight + noise)
+            is_gain = weight.dim() == 1 and name.endswith("weight")
+            weight.copy_(1 + noise if is_gain else noise)
     return model
 
 
