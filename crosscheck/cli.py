@@ -2,6 +2,7 @@
 
 import os
 import sys
+import tempfile
 from collections.abc import Sequence
 
 from crosscheck.commands import (
@@ -26,6 +27,10 @@ INTERRUPTED, READER_LEFT = 130, 141
 def main(argv: Sequence[str] | None = None) -> int:
     """Return the exit code of `crosscheck ...`; wrong usage is one line on stderr."""
     options = parser().parse_args(argv)
+    if "hypothesis" not in sys.modules:
+        # It keeps what it learns in a folder, which would be the user's.
+        home = os.path.join(tempfile.gettempdir(), "crosscheck-hypothesis")
+        os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", home)
     # A factory's file may import what lies beside the user, as `python file.py` would.
     sys.path.insert(0, os.getcwd())
     try:

@@ -4,7 +4,7 @@ Everything here returns plain lines; `screen` wraps and colors them.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 
 from crosscheck.exits import MEANING, exit_code
 from crosscheck.place import point_words
@@ -32,10 +32,12 @@ def report_lines(
         width = 2 + max(len("relation"), *(len(label(row)) for row in ran))
         yield from ("", f"{'relation':<{width}}{COLUMNS}")
         yield from (relation_line(row, width) for row in ran)
+    told: set[str] = set()
     for place, row in enumerate(report.rows):
         if row.verdict == "fail":
             yield ""
-            yield from divergence_lines(row, (saved or {}).get(place))
+            yield from divergence_lines(row, (saved or {}).get(place), told=told)
+            told.update(each.fault for each in row.diagnosis[:1])
     yield from untold_lines(ran)
     yield from absent_lines(report.rows)
     yield from ("", verdict_line(report, verdict))
@@ -65,22 +67,30 @@ def relation_line(row: RelationResult, width: int) -> str:
     return f"{label(row):<{width}}{row.dtype:<9}{row.verdict:<13}{numbers}{ties}"
 
 
-def divergence_lines(row: RelationResult, saved: str | None = None) -> Iterator[str]:
-    """Yield the report of one divergence: verdict, worst, count, first, meaning, repeat."""
-    told = _numbers(row)
+def divergence_lines(
+    row: RelationResult, saved: str | None = None, *, told: Set[str] = frozenset()
+) -> Iterator[str]:
+    """Yield the report of one divergence: verdict, worst, count, first, meaning, repeat.
+
+    Args:
+        row: The failing row.
+        saved: The file of its failure.
+        told: Faults that the report has explained already.
+    """
+    lines = _numbers(row)
     if row.divergence is not None:
-        told["first"] = where(row.divergence)
+        lines["first"] = where(row.divergence)
     if row.comparison is not None and row.comparison.non_finite != (0, 0) and row.reason:
-        told["why"] = row.reason
+        lines["why"] = row.reason
     if row.comparison is not None or row.diagnosis:
-        told["meaning"] = meaning(row.diagnosis)
+        lines["meaning"] = meaning(row.diagnosis, told=told)
     if row.documented is not None:
         sentence, source = row.documented
-        told["package"] = f'says of it: "{sentence}" ({source})'
+        lines["package"] = f'says of it: "{sentence}" ({source})'
     if saved is not None:
-        told["repeat"] = f"crosscheck replay {saved}"
-    yield told.pop("")
-    for name, words in told.items():
+        lines["repeat"] = f"crosscheck replay {saved}"
+    yield lines.pop("")
+    for name, words in lines.items():
         yield f"  {name:<8}{words}"
 
 
@@ -108,14 +118,22 @@ def where(divergence: Divergence) -> str:
     return ", ".join(words) + told[d.inherited]
 
 
-def meaning(diagnosis: Sequence[Diagnosis]) -> str:
-    """Return the fault that explains it best, its evidence, what to look at, and the others."""
+def meaning(diagnosis: Sequence[Diagnosis], *, told: Set[str] = frozenset()) -> str:
+    """Return the fault that explains it best, its evidence, what to look at, and the others.
+
+    Args:
+        diagnosis: Best first.
+        told: Faults that were explained above: their name is enough.
+    """
     from crosscheck.faults import FAULTS
 
     if not diagnosis:
         return "no fault of the dictionary explains it"
     best, *others = diagnosis
-    words = f"{best.fault} ({best.score:.2f}): {best.evidence}"
+    words = f"{best.fault} ({best.score:.2f})"
+    if best.fault in told:
+        return f"{words}, as above"
+    words = f"{words}: {best.evidence}"
     fault = FAULTS.get(best.fault)
     if fault is not None:
         words = f"{words.rstrip('.')}. {' '.join(fault.advice.split())}"
@@ -155,8 +173,10 @@ def verdict_line(report: Report, verdict: str) -> str:
     counts = Counter(row.verdict for row in report.rows)
     told = ", ".join(f"{counts[kind]} {kind}" for kind in VERDICTS if counts[kind])
     cases = sum(row.cases for row in report.rows)
+    faults = dict.fromkeys(row.diagnosis[0].fault for row in report.rows if row.diagnosis)
+    named = f", most likely {' and '.join(faults)}" if faults else ""
     return (
-        f"{verdict.upper()}: {MEANING[exit_code(verdict)]}. {told or 'nothing was run'}; "
+        f"{verdict.upper()}: {MEANING[exit_code(verdict)]}{named}. {told or 'nothing was run'}; "
         f"{cases:,} cases, {report.seconds:.1f} s"
     )
 

@@ -1,12 +1,13 @@
 """The command `run`: every relation that the subject can be asked for, within a budget."""
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from crosscheck.commands import options as shared
-from crosscheck.commands.opening import open_subject, seconds_left, write_json
+from crosscheck.commands.opening import open_subject, seconds_left, spent, write_json
 from crosscheck.commands.saving import save_failures
 from crosscheck.exits import exit_code
 from crosscheck.results import Report
@@ -77,6 +78,7 @@ def checked(options: argparse.Namespace) -> tuple[Report, Mapping[int, str]]:
     select(options.relations)
     candidate = open_subject(options.subject)
     reference = open_subject(options.against) if options.against else None
+    loading = spent()
     with progress("crosscheck", seconds=options.budget) as advance:
         report = check(
             candidate,
@@ -87,6 +89,7 @@ def checked(options: argparse.Namespace) -> tuple[Report, Mapping[int, str]]:
             seed=options.seed,
             progress=advance,
         )
+    report = replace(report, notes=(*report.notes, *time_notes(report, options.budget, loading)))
     saved = {}
     if options.save:
         saved = save_failures(
@@ -97,3 +100,12 @@ def checked(options: argparse.Namespace) -> tuple[Report, Mapping[int, str]]:
             seed=options.seed,
         )
     return report, saved
+
+
+def time_notes(report: Report, budget: float, loading: float) -> Iterator[str]:
+    """Yield where the time went, if there was too little of it."""
+    if any("budget" in row.reason for row in report.rows if row.verdict == "inconclusive"):
+        yield (
+            f"{loading:.0f} s went into loading; {budget:g} s were too few for all relations. "
+            "Raise --budget, or choose some with --relations"
+        )

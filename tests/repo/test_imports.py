@@ -4,7 +4,7 @@
 numpy  <-  jaxkv.spec  <-  jaxkv.*  (+ jax, flax)     never torch, torchkv, crosscheck
            jaxkv.spec  <-  torchkv.* (+ torch)        never jax, flax, nor jaxkv outside spec
 numpy  <-  crosscheck                                 never jaxkv or torchkv; a framework only
-                                                      inside its adapter
+                                                      inside its adapter, hypothesis in programs
 bench, tests -> everything; nothing imports them
 ```
 """
@@ -47,6 +47,7 @@ ZONES = (
     zone("jaxkv/", "jaxkv", "jax", "flax", "jaxtyping", in_functions=("rich", "safetensors")),
     zone("torchkv/", "torchkv", "jaxkv.spec", "torch", "jaxtyping", in_functions=("safetensors",)),
     zone("crosscheck/adapters/", "crosscheck", *FRAMEWORKS),
+    zone("crosscheck/programs/", "crosscheck", "hypothesis"),
     zone("crosscheck/pytest_plugin.py", "crosscheck", "pytest"),
     zone("crosscheck/", "crosscheck", in_functions=("hypothesis", "jinja2", "pytest", "rich")),
 )
@@ -124,6 +125,8 @@ PLANTED = [
         "imports torchkv, in crosscheck/adapters/",
     ),
     ("crosscheck/a.py", "import pytest", "imports pytest, in crosscheck/ inside functions only"),
+    ("crosscheck/a.py", "import hypothesis", "in crosscheck/ inside functions only"),
+    ("crosscheck/programs/a.py", "import torch", "in crosscheck/programs/ never"),
     ("crosscheck/cli.py", "import rich", "imports rich, in crosscheck/ inside functions only"),
     ("crosscheck/pytest_plugin.py", "import torch", "in crosscheck/pytest_plugin.py never"),
     ("jaxkv/a.py", "import bench", "imports bench, in jaxkv/ never"),
@@ -176,6 +179,7 @@ LIGHT = [
     "torchkv",
     "crosscheck",
     "crosscheck.cli, crosscheck.select, crosscheck.subjects, crosscheck.faults",
+    "crosscheck.check, crosscheck.selftest, crosscheck.subjects.sources, crosscheck.adapters",
     "crosscheck.pytest_plugin",
 ]
 

@@ -58,6 +58,14 @@ def test_a_divergence_has_its_lines_in_a_fixed_order():
     assert lines[6] == "  repeat  crosscheck replay partition.json"
 
 
+def test_a_fault_is_explained_once_and_named_at_the_end():
+    lines = lines_of(failing(), failing(name="cache.prefix"))
+
+    assert "  meaning my.fault (0.98), as above" in lines
+    assert sum("it gives the same logits" in line for line in lines) == 1
+    assert lines[-1].startswith("FAIL: a divergence, most likely my.fault. 2 fail")
+
+
 def test_a_divergence_that_nothing_explains_says_so():
     lines = list(divergence_lines(failing(diagnosis=(), divergence=None)))
 
