@@ -2,23 +2,29 @@
 
 import math
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
+
 from crosscheck.compare import Comparison
-from crosscheck.errors import CrosscheckError
+from crosscheck.errors import CrosscheckError, TimedOut
 from crosscheck.judging import Outcome, run_case, sentence, without_sides
 from crosscheck.levels import Semantic
 from crosscheck.oracle import ROOM, Oracle, remeasured
+from crosscheck.place import is_logits
 from crosscheck.programs.case import Case
-from crosscheck.relations.registry import Relation
+from crosscheck.relations.registry import Relation, Sides
 from crosscheck.results import RelationResult, Verdict
 from crosscheck.subjects.protocol import describe
 
 # An error up to this may be float32 rounding that the first look at the oracle did not meet.
 GRAY = 1e-5
 KEPT = 24
+# A call that was given less than this before the budget's end did not hang.
+PATIENCE = 10.0
 JUDGES_ITSELF = frozenset({"cache.causal", "mode.stale"})
 
 
@@ -41,6 +47,7 @@ class Job:
         killed: Planted faults that it saw.
         unseen: Planted faults that it did not.
         refused: The first refusal, where the subject may refuse a case.
+        compared: How many logits, cache entries and other numbers were compared.
     """
 
     relation: Relation
@@ -57,6 +64,7 @@ class Job:
     killed: list[str] = field(default_factory=list)
     unseen: list[str] = field(default_factory=list)
     refused: str = ""
+    compared: Counter[str] = field(default_factory=Counter)
     _examples: Iterator[Case] | None = None
 
     @property
@@ -85,10 +93,15 @@ class Job:
         began = time.monotonic()
         outcome = self.outcome(self.oracle.candidate, self.oracle.reference, case)
         self.slowest = max(self.slowest, time.monotonic() - began)
+        if isinstance(outcome.error, TimedOut) and self.slowest < PATIENCE:
+            self.verdict = "inconclusive"
+            self.reason = f"the budget ended while it ran: {outcome.reason}"
+            return outcome
         if outcome.verdict in ("nothing", "refused"):
             self.refused = self.refused or outcome.reason * (outcome.verdict == "refused")
             return outcome
         self.ran += 1
+        self.compared += counted(outcome.sides)
         if outcome.verdict != "pass":
             self.failure = (case, outcome)
             return outcome
@@ -170,6 +183,18 @@ class Job:
             kills=tuple(self.killed),
         )
         return with_numbers(row, shown)
+
+
+def counted(sides: Sides | None) -> Counter[str]:
+    """Return how many numbers of each kind were compared."""
+    found: Counter[str] = Counter()
+    if sides is not None:
+        share = 1.0 if sides.valid is None else float(np.mean(sides.valid))
+        for name, array in sides.left.items():
+            stored = name.startswith(("k.", "v."))
+            kind = "logits" if is_logits(name) else "cache entries" if stored else "other numbers"
+            found[kind] += round(np.size(array) * share)
+    return found
 
 
 def with_numbers(row: RelationResult, shown: Comparison | None) -> RelationResult:

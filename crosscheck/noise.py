@@ -119,16 +119,19 @@ def linearity(
     nudged = getattr(subject, "nudged", None)
     if nudged is None:
         return None
-    once, twice = nudged(NUDGE, seed), nudged(2 * NUDGE, seed)
-    logits = [np.asarray(full(s)(ids_BT)) for s in (subject, once, twice)]
-    left_BT = _curvature(*logits)
+
+    def answers(ask: Callable[[Any], Any]) -> list[Any]:
+        # One copy of the weights at a time.
+        return [ask(subject), *(ask(nudged(scale, seed)) for scale in (NUDGE, 2 * NUDGE))]
+
+    left_BT = _curvature(*answers(lambda each: np.asarray(full(each)(ids_BT))))
     # A router or an indexer with tied scores turns a nudge into a jump at single positions.
     jumps = bool((left_BT > ROUNDING).any())
     calm = left_BT[left_BT <= ROUNDING]
     floor = float(calm.max()) if calm.size else math.inf
     point = ""
     if captures and floor > LINEAR:
-        taps = [s.capture(ids_BT) for s in (subject, once, twice)]
+        taps = answers(lambda each: each.capture(ids_BT))
         for name in taps[0]:
             if _curvature(*(np.asarray(tap[name]) for tap in taps)).max() > LINEAR:
                 point = name

@@ -5,6 +5,7 @@ generated programs; planted faults for what passed; the working dtype; and for w
 smallest case, where it begins and which fault explains it.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -199,6 +200,7 @@ class Run:
             rows = [*rows, _contradicted(self.oracle)]
         place = {name: i for i, name in enumerate(RELATIONS)}
         rows = sorted(rows, key=lambda row: (row.axis != "self", place.get(row.name, 10**6)))
+        self.notes.append(compared_words(self.jobs))
         self._tell("", end=True)
         return Report(
             subject=self.info.name,
@@ -217,6 +219,14 @@ class Run:
         self.done = self.total if end else min(self.done + 1, self.total)
         if self.progress is not None:
             self.progress(name, self.done, self.total)
+
+
+def compared_words(jobs: list[Job]) -> str:
+    """Return how much was compared in the gate: a run that compared nothing must say so."""
+    found = sum((job.compared for job in jobs), Counter())
+    if not found:
+        return "no comparison made"
+    return "compared: " + ", ".join(f"{count:,} {kind}" for kind, count in sorted(found.items()))
 
 
 def in_working(

@@ -1,6 +1,7 @@
 """What `check` may never do: pass what it can't see, lose a failure, or outstay its budget."""
 
 import json
+import re
 import time
 from dataclasses import replace
 
@@ -111,6 +112,16 @@ def test_all_unsupported_is_the_same_exit_code():
 
     assert (report.verdict, exit_code(report.verdict)) == ("unsupported", 5)
     assert "slots lie one after the other" in row_of(report, "page.permute").reason
+
+
+def test_a_run_says_how_much_it_compared():
+    """KV-77: thresholds that were never evaluated, because two conditions excluded each other."""
+    some, none = quick(Toy(), "cache.prefix"), quick(Toy(), "page.permute")
+
+    (told,) = [note for note in some.notes if note.startswith("compared: ")]
+    assert re.fullmatch(r"compared: [\d,]+ cache entries, [\d,]+ logits", told)
+    assert "no comparison made" in none.notes
+    assert exit_code(none.verdict) == 5
 
 
 def test_a_report_is_not_a_truth_value():
