@@ -174,8 +174,7 @@ class CountIgnored(Planted):
 
 @fault(
     name="count.ignored",
-    needs={"cache"},
-    ways=({"count"}, {"right_pad"}),
+    needs={"cache", "count"},
     kinds="AO",
     shows="bookkeeping",
     advice="Look at whether rows that have ended, or are shorter, still append.",

@@ -143,7 +143,7 @@ def _past_the_pads(planted: Planted, held: Held, call: Call) -> NDArray:
 @fault(
     name="pos.shared_length",
     needs=NEEDS,
-    ways=({"count"}, {"right_pad"}),
+    ways=({"count"}, {"left_pad"}),
     kinds="A",
     shows="positions",
     advice="Look for one length, counter or cache position that all rows of a batch share.",
