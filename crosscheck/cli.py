@@ -3,6 +3,7 @@
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 
 from crosscheck.commands import (
@@ -27,6 +28,7 @@ INTERRUPTED, READER_LEFT = 130, 141
 def main(argv: Sequence[str] | None = None) -> int:
     """Return the exit code of `crosscheck ...`; wrong usage is one line on stderr."""
     options = parser().parse_args(argv)
+    options.began = time.monotonic()
     if "hypothesis" not in sys.modules:
         # It keeps what it learns in a folder, which would be the user's.
         home = os.path.join(tempfile.gettempdir(), "crosscheck-hypothesis")

@@ -66,7 +66,7 @@ def failing_row(options: argparse.Namespace) -> tuple[Report, Found | None]:
             candidate,
             reference,
             relations=options.relations,
-            budget_seconds=seconds_left(options.budget),
+            budget_seconds=seconds_left(options.budget, began=options.began),
             dtypes=("float64",),
             seed=options.seed,
             progress=advance,

@@ -8,7 +8,6 @@ from typing import Any
 
 from crosscheck.errors import CrosscheckError, SubjectRaised
 
-STARTED = time.monotonic()
 GRACE_SECONDS = 3.0
 
 
@@ -35,17 +34,16 @@ def sentence(error: BaseException) -> str:
     return f"raised {type(error).__name__}: {first.strip()[:300]}"
 
 
-def spent() -> float:
-    """Return the seconds since the command began: what it took to load, until the run starts."""
-    return time.monotonic() - STARTED
-
-
-def seconds_left(budget: float) -> float:
+def seconds_left(budget: float, *, began: float) -> float:
     """Return what is left of a budget that began with the command, at least a second.
 
     A few seconds of loading are not counted.
+
+    Args:
+        budget: In all.
+        began: On `time.monotonic`'s clock.
     """
-    return max(1.0, budget - max(0.0, spent() - GRACE_SECONDS))
+    return max(1.0, budget - max(0.0, time.monotonic() - began - GRACE_SECONDS))
 
 
 def write_json(data: Any, file: str | None) -> None:

@@ -1,13 +1,14 @@
 """The command `run`: every relation that the subject can be asked for, within a budget."""
 
 import argparse
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from crosscheck.commands import options as shared
-from crosscheck.commands.opening import open_subject, seconds_left, spent, write_json
+from crosscheck.commands.opening import open_subject, seconds_left, write_json
 from crosscheck.commands.saving import save_failures
 from crosscheck.exits import exit_code
 from crosscheck.results import Report
@@ -78,13 +79,13 @@ def checked(options: argparse.Namespace) -> tuple[Report, Mapping[int, str]]:
     select(options.relations)
     candidate = open_subject(options.subject)
     reference = open_subject(options.against) if options.against else None
-    loading = spent()
+    loading = time.monotonic() - options.began
     with progress("crosscheck", seconds=options.budget) as advance:
         report = check(
             candidate,
             reference,
             relations=options.relations,
-            budget_seconds=seconds_left(options.budget),
+            budget_seconds=seconds_left(options.budget, began=options.began),
             dtypes=options.dtypes,
             seed=options.seed,
             progress=advance,

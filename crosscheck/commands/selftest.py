@@ -40,7 +40,7 @@ def run(options: argparse.Namespace) -> int:
             subject,
             relations=options.relations,
             faults=options.faults,
-            budget_seconds=seconds_left(options.budget),
+            budget_seconds=seconds_left(options.budget, began=options.began),
             progress=advance,
         )
     if options.json != "-":
