@@ -62,7 +62,7 @@ def start(
 
 def whole(info: SubjectInfo, tokens: int) -> tuple[int, ...]:
     """Return the sizes that feed these tokens in as few steps as the subject takes."""
-    return (tokens,) if "chunk" in info.capabilities else (1,) * tokens
+    return (tokens,) if tokens and "chunk" in info.capabilities else (1,) * tokens
 
 
 def parted(sizes: Sequence[int], tokens: int) -> tuple[tuple[int, ...], tuple[int, ...]]:

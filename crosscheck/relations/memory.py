@@ -27,7 +27,8 @@ from crosscheck.tolerance import bitwise
 
 def _branch_cases(info: SubjectInfo, seed: int) -> Iterator[Case]:
     ids = draw(info, seed, batch=4)
-    for sizes in some_partitions(info, ids.shape[1])[:2]:
+    found = some_partitions(info, ids.shape[1])
+    for sizes in [sizes for sizes in found if len(sizes) > 2][:2]:
         yield Case(ids, appends(sizes), seed=seed)
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from crosscheck import compare
 from crosscheck.errors import ComparisonError, CrosscheckError, Refused
+from crosscheck.programs.case import Append
 from crosscheck.relations import RELATIONS, Sides, core_names, relation, why_not
 from crosscheck.relations.texts import partitions, tokens_for
 from crosscheck.subjects.protocol import SubjectInfo, describe
@@ -46,6 +47,20 @@ TABLE = (
     "weights.tied",
 )
 
+
+class OneByOne(Toy):
+    """Refuses what a subject without chunks need not take."""
+
+    def step(self, state, ids, **options):
+        assert ids.shape[1] == 1
+        return super().step(state, ids, **options)
+
+
+SMALL = {
+    "one token a step": OneByOne(without=frozenset({"chunk", "prefix", "speculate"})),
+    "few positions": Toy(ToyConfig(max_positions=9)),
+}
+
 # The first cases are the most telling; the deep suite runs all of them.
 CASES = None if DEEP else 4
 
@@ -72,6 +87,14 @@ def all_judged(name, candidate, reference, most=None):
     cases = list(RELATIONS[name].cases(describe(candidate), 0))[:most]
     found = [judged(name, candidate, reference, case) for case in cases]
     return [each for each in found if each is not None]
+
+
+@pytest.mark.parametrize("limits", ["one token a step", "few positions"])
+@pytest.mark.parametrize("name", TABLE)
+def test_the_relation_holds_within_a_subjects_limits(name, limits):
+    toy = SMALL[limits]
+    if why_not(RELATIONS[name], describe(toy)) is None:
+        assert [str(each) for each in all_judged(name, toy, toy) if not each.agree] == []
 
 
 @pytest.mark.parametrize(("flavor", "name"), [*cells()])
@@ -124,6 +147,27 @@ def test_cases_are_plain_data(name):
 
     assert all(case.ids.dtype == np.int32 for case in cases)
     assert [json.loads(json.dumps(case.meta)) is not None for case in cases]
+
+
+LIMITS = {
+    "full attention": describe(Toy()),
+    "windows": describe(FLAVORS["windowed"]),
+    "one token a step": describe(Toy(without=frozenset({"chunk"}))),
+    "few positions": describe(Toy(ToyConfig(max_positions=9))),
+}
+
+
+@pytest.mark.parametrize("limits", LIMITS)
+@pytest.mark.parametrize("name", TABLE)
+def test_no_case_feeds_an_empty_step_or_more_than_its_text(name, limits):
+    info = LIMITS[limits]
+
+    for case in RELATIONS[name].cases(info, 0):
+        sizes = [op.n for op in case.ops if isinstance(op, Append)]
+        assert all(size > 0 for size in sizes)
+        assert case.ids.min() >= info.first_id
+        assert case.ids.max() < info.vocab_size
+        assert case.ids.shape[1] < info.max_positions
 
 
 def test_a_user_adds_a_relation():
