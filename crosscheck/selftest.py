@@ -163,10 +163,16 @@ def _refusal(bench: _Bench, fault: Fault) -> str:
     return ""
 
 
+def _looks_for(relation: Relation, fault: Fault) -> bool:
+    """Return whether a relation is there for a fault, or for the one that it is a variant of."""
+    base = ".".join(fault.name.split(".")[:2])
+    return fault.name in relation.catches or base in relation.catches
+
+
 def _row(bench: _Bench, fault: Fault, usable: Sequence[Relation], depth: str) -> dict[str, float]:
     """Return what the relations saw of one fault, those that are there for it first."""
     row: dict[str, float] = {}
-    for relation in sorted(usable, key=lambda each: fault.name not in each.catches):
+    for relation in sorted(usable, key=lambda each: not _looks_for(each, fault)):
         named = fault.name in relation.catches
         wanted = depth == "every" or (depth == "named" and named)
         if not wanted and any(effect >= KILL for effect in row.values()):
