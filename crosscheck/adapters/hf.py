@@ -233,10 +233,11 @@ class CausalLM:
 
     def variant(self, name: str) -> "CausalLM":
         """Return the same weights in another form: `window=N`, `gqa_as_mha`, `eager`, `sdpa`."""
-        return self._like(hf_variants.variant(self.model, name))
+        model = hf_variants.variant(self.model, name)
+        return self._like(model, facts=hf_variants.facts_of(model, self.facts))
 
-    def _like(self, model: Any) -> "CausalLM":
-        twin = CausalLM(model, self.setup, facts=self.facts)
+    def _like(self, model: Any, facts: Facts | None = None) -> "CausalLM":
+        twin = CausalLM(model, self.setup, facts=facts or self.facts)
         twin.source = self.source
         return twin
 

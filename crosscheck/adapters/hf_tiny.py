@@ -3,6 +3,7 @@
 Sizes: vocabulary 97, width 32, 4 query heads, 2 key/value heads of 8, window 5, 64 positions.
 """
 
+import difflib
 import inspect
 from dataclasses import replace
 from typing import Any
@@ -90,6 +91,8 @@ def tiny_subject(family: str, **options: Any) -> CausalLM:
         model = _made(config, attn).to(getattr(torch, dtype)).eval()
     kept = amplify in ("no", "false", False)
     notes = (OWN_WEIGHTS,) if kept else ()
+    if "window" in options and not hasattr(config, "sliding_window"):
+        notes += (f"{family} has no window: window={options['window']} changes nothing",)
     hints |= {"amplify": None if kept else seed, "notes": notes}
     subject = adapt_model(model, name=f"hf-tiny:{family}", **hints)
     return subject if attn else _without_empty_rows(subject)
@@ -110,8 +113,11 @@ def tiny_config(family: str, **given: Any) -> Any:
         raise CrosscheckError(_unknown(family, list(CONFIG_MAPPING)))
     maker = CONFIG_MAPPING[name]
     known = inspect.signature(maker.__init__).parameters
-    given = {"sliding_window" if k == "window" else k: v for k, v in given.items()}
+    window = given.pop("window", None)
+    if window is not None and "sliding_window" in known:
+        given["sliding_window"] = window
     depth = int(given.pop("layers", 4))
+    _check_fields(family, depth, given, list(known))
     sizes = SIZES | dict.fromkeys(DEPTHS, depth) | SPECIAL.get(name.replace("-", "_"), {})
     if "kv_lora_rank" in known:
         sizes["num_key_value_heads"] = HEADS
@@ -123,6 +129,18 @@ def tiny_config(family: str, **given: Any) -> Any:
     except Exception as error:
         said = " ".join(str(error).split())[:200]
         raise CrosscheckError(f"hf-tiny: {family}: {type(error).__name__}: {said}") from None
+
+
+def _check_fields(family: str, depth: int, given: dict[str, Any], known: list[str]) -> None:
+    if depth < 1:
+        raise CrosscheckError(f"hf-tiny: {family}: layers is {depth}, expected at least 1.")
+    for name in given:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 3) or known[-3:]
+            raise CrosscheckError(
+                f"hf-tiny: {family}: option is {name!r}, expected attn, dtype, cache, gather, "
+                f"seed, layers, window, amplify or a field of its config such as {', '.join(near)}."
+            )
 
 
 def _made(config: Any, attn: str | None) -> Any:
@@ -187,8 +205,6 @@ def _literal(value: Any) -> Any:
 
 
 def _unknown(family: str, known: list[str]) -> str:
-    import difflib
-
     near = difflib.get_close_matches(family, known, 3) or ["llama", "gpt2"]
     return f"hf-tiny: family is {family!r}, expected a model type of transformers such as " + (
         ", ".join(near) + "."

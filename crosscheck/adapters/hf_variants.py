@@ -2,9 +2,11 @@
 
 import copy
 import re
+from dataclasses import replace
 from typing import Any
 
 from crosscheck.adapters.hf_facts import text_config
+from crosscheck.adapters.hf_facts import windows as windows_of
 from crosscheck.adapters.torch_tools import torch_module
 from crosscheck.errors import CrosscheckError, Refused
 
@@ -53,6 +55,18 @@ def variant(model: Any, name: str) -> Any:
         return rebuilt(model, config)
     raise CrosscheckError(
         f"variant: name is {name!r}, expected eager, sdpa, gqa_as_mha or window=N."
+    )
+
+
+def facts_of(model: Any, facts: Any) -> Any:
+    """Return the facts of a variant: its windows and heads are others."""
+    config = text_config(model)
+    heads = getattr(config, "num_key_value_heads", None)
+    same = facts.kv_heads in (None, heads) or "gqa_as_mha" not in facts.variants
+    return replace(
+        facts,
+        windows=windows_of(config)[: len(facts.windows)],
+        kv_heads=facts.kv_heads if same else heads,
     )
 
 
