@@ -73,6 +73,13 @@ def _judge(job: Job, refused: list[str], *, late: bool, named: bool) -> None:
         job.verdict = "inconclusive"
         job.reason = "the budget ended before faults were planted: it may be blind"
         return
+    if job.unseen and not job.exhausted:
+        job.verdict = "inconclusive"
+        job.reason = (
+            f"only {job.ran} of its examples ran within the budget, and those did not see "
+            f"{', '.join(job.unseen)} when planted in this subject"
+        )
+        return
     job.verdict = "blind"
     if job.unseen:
         job.reason = f"it did not see {', '.join(job.unseen)} when planted in this subject"

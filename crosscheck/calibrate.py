@@ -112,7 +112,7 @@ def _measure(subject: Any, oracle: Any, dtype: str, cases: list[Case]) -> Noise:
             steps = run_program(subject, case).require().steps
             logits_BTV = np.concatenate([fed.logits_BTV for fed in steps], axis=1)
             cached.append(distance(logits_BTV, exact_BTV))
-    noise = self_noise(full_of(subject), cases[0].ids, info.first_id, info.vocab_size)
+    noise = self_noise(full_of(subject), cases[0].ids)
     floor = max(noise.future, noise.rows)
     full_rms, full_max = _rms(full), _max(full)
     cached_rms, cached_max = (_rms(cached), _max(cached)) if cached else (None, None)

@@ -47,6 +47,7 @@ class Job:
         killed: Planted faults that it saw.
         unseen: Planted faults that it did not.
         refused: The first refusal, where the subject may refuse a case.
+        exhausted: Whether all examples ran.
         compared: How many logits, cache entries and other numbers were compared.
     """
 
@@ -64,6 +65,7 @@ class Job:
     killed: list[str] = field(default_factory=list)
     unseen: list[str] = field(default_factory=list)
     refused: str = ""
+    exhausted: bool = False
     compared: Counter[str] = field(default_factory=Counter)
     _examples: Iterator[Case] | None = None
 
@@ -84,6 +86,7 @@ class Job:
             self.verdict, self.reason = "error", f"its examples can't be made: {sentence(error)}"
             return False
         if case is None:
+            self.exhausted = True
             return False
         self.run(case)
         return True

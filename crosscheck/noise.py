@@ -1,6 +1,6 @@
 """How far an uncached forward is from itself where only rounding may differ.
 
-Three questions to the same function, none of which uses a cache: shorter and changed texts (is it
+Three questions to the same function, none of which uses a cache: shorter texts (is it
 causal?), other batches (do rows mix?), and weights nudged by s and by 2s. A function of float64
 answers the last with twice the difference; a float32 cast inside rounds both and shows.
 Letters: B rows, T positions, V vocabulary.
@@ -31,7 +31,7 @@ class Noise:
     """How an uncached forward differs from itself, relative to its largest |logit|.
 
     Attributes:
-        future: The largest change of a logit by later tokens, or by their absence.
+        future: The largest change of a logit by the absence of later tokens.
         future_at: The first position that such a change reached; None without one.
         rows: The largest change of a row's logits by its neighbours.
         repeat: Whether a second call gave the same bits.
@@ -47,14 +47,16 @@ class Noise:
     scale: float
 
 
-def self_noise(full: Full, ids_BT: NDArray, first_id: int, vocab_size: int) -> Noise:
+def self_noise(full: Full, ids_BT: NDArray) -> Noise:
     """Return how `full` differs from itself on one batch of texts."""
     base_BTV = np.asarray(full(ids_BT))
     repeat = _same_bits(base_BTV, np.asarray(full(ids_BT)))
     scale = largest(base_BTV)
     future, future_at = 0.0, None
-    for shown, other_BTV in _futures(full, ids_BT, first_id, vocab_size):
-        error_BT = _relative(other_BTV[:, :shown], base_BTV[:, :shown], scale).max(axis=-1)
+    tokens = ids_BT.shape[1]
+    for shown in sorted({tokens // 2, tokens - 1} - {0, tokens}):
+        other_BTV = np.asarray(full(ids_BT[:, :shown]))
+        error_BT = _relative(other_BTV, base_BTV[:, :shown], scale).max(axis=-1)
         worst = float(error_BT.max())
         if worst > ROUNDING and (future_at is None or worst > future):
             future_at = int(np.argmax((error_BT > ROUNDING).any(axis=0)))
@@ -65,19 +67,6 @@ def self_noise(full: Full, ids_BT: NDArray, first_id: int, vocab_size: int) -> N
     )
     finite = bool(np.isfinite(base_BTV).all())
     return Noise(future, future_at, rows, repeat, finite, scale)
-
-
-def _futures(
-    full: Full, ids_BT: NDArray, first_id: int, vocab_size: int
-) -> Iterator[tuple[int, NDArray]]:
-    tokens = ids_BT.shape[1]
-    for shown in sorted({tokens // 2, tokens - 1} - {0, tokens}):
-        yield shown, np.asarray(full(ids_BT[:, :shown]))
-    for shown in sorted({1, tokens // 2} - {0, tokens}):
-        other_BT = ids_BT.copy()
-        span = vocab_size - first_id
-        other_BT[:, shown:] = (other_BT[:, shown:] - first_id + span // 2) % span + first_id
-        yield shown, np.asarray(full(other_BT))
 
 
 def _batches(full: Full, ids_BT: NDArray, base_BTV: NDArray) -> Iterator[tuple[NDArray, NDArray]]:

@@ -30,6 +30,8 @@ Progress = Callable[[str, int, int], None]
 # When each part stops, as shares of the budget; what one leaves over goes to the next.
 EXAMPLES, PROGRAMS, PLANTED, WORKING, EXPLAINED = 0.5, 0.6, 0.8, 0.9, 1.0
 GENERATED = 60
+# A relation's first example is worth more than another's tenth.
+REACHED = 0.75
 GRACE = 3.0
 
 
@@ -93,7 +95,7 @@ class Run:
         while waiting:
             for job in list(waiting):
                 first = not job.ran
-                share = 0.95 if first and job.axis == "self" else EXAMPLES
+                share = REACHED if first else EXAMPLES
                 more = self.clock.allows(share, job.slowest) and job.next()
                 if not more or not job.open:
                     waiting.remove(job)

@@ -79,10 +79,10 @@ def examine(candidate: Any, reference: Any | None = None, *, seed: int = 0) -> O
     info = describe(right)
     _check_pair(describe(left), info)
     ids_BT = sample_ids(info, seed)
-    noise = self_noise(full_of(right), ids_BT, info.first_id, info.vocab_size)
+    noise = self_noise(full_of(right), ids_BT)
     own = noise
     if right is not left:
-        own = self_noise(full_of(left), ids_BT, info.first_id, info.vocab_size)
+        own = self_noise(full_of(left), ids_BT)
     floor, cap, notes = _floor(right, info, ids_BT, noise, dtype, seed)
     if right is not left:
         other, other_cap, more = _floor(left, describe(left), ids_BT, own, dtype, seed)
@@ -135,12 +135,12 @@ def sample_ids(info: SubjectInfo, seed: int, *, batch: int = 3) -> NDArray[np.in
 
 def remeasured(oracle: Oracle, ids_BT: NDArray) -> float:
     """Return the floor on other texts, for a difference that rounding alone might explain."""
-    info, floor, full = describe(oracle.reference), oracle.floor, full_of(oracle.reference)
+    floor, full = oracle.floor, full_of(oracle.reference)
     base_BTV = np.asarray(full(ids_BT))
     for shown in range(1, ids_BT.shape[1]):
         other_BTV = np.asarray(full(ids_BT[:, :shown]))
         floor = max(floor, _apart(other_BTV, base_BTV[:, :shown], largest(base_BTV)))
-    noise = self_noise(full, ids_BT, info.first_id, info.vocab_size)
+    noise = self_noise(full, ids_BT)
     return max(floor, noise.rows if noise.rows <= ROUNDING else 0.0)
 
 
