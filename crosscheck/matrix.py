@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from crosscheck.detection import DetectionMatrix
 from crosscheck.judging import KILL
 
-ALSO = 3
+ALSO = 1
 
 
 def matrix_lines(matrix: DetectionMatrix) -> Iterator[str]:

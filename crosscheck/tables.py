@@ -40,7 +40,7 @@ def fault_rows() -> list[dict[str, str]]:
             "shows": each.shows,
             "kinds": ", ".join(sorted(each.kinds)),
             "needs": ", ".join(sorted(each.needs)),
-            "look at": _line(each.advice),
+            "advice": _line(each.advice),
         }
         for each in FAULTS.values()
     ]

@@ -191,4 +191,4 @@ def diagnosis_lines(diagnosis: Iterable[Diagnosis]) -> Iterator[str]:
     for each in found:
         yield f"  {each.score:4.2f}  {each.fault}: {each.evidence}"
     if found and (fault := FAULTS.get(found[0].fault)):
-        yield f"  look    {' '.join(fault.advice.split())}"
+        yield f"  advice  {' '.join(fault.advice.split())}"

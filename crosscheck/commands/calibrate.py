@@ -1,6 +1,7 @@
 """The command `calibrate`: how much a subject's own results move by rounding alone."""
 
 import argparse
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -8,6 +9,17 @@ from crosscheck.commands import options as shared
 from crosscheck.commands.opening import open_subject, write_json
 from crosscheck.commands.run import add_dtypes
 from crosscheck.screen import show
+
+WORDS = {
+    "scale": "largest |logit|; the next four are absolute",
+    "full_rms": "errors of the uncached forward",
+    "cached_rms": "errors of the cached runs",
+    "ratio_rms": "cached over full: what the rule of a working dtype limits",
+    "self_noise": "the uncached forward against itself, relative",
+    "semantic_rtol": "what the float64 gate allows with that",
+    "margin": "smallest top-2 margin",
+    "positions": "measured",
+}
 
 
 def add(commands: Any) -> None:
@@ -22,7 +34,7 @@ def add(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measure, print one block a dtype, and return 0.
+    """Measure, print a column a dtype, and return 0.
 
     Raises:
         CrosscheckError: The spec names nothing.
@@ -34,16 +46,23 @@ def run(options: argparse.Namespace) -> int:
     measured = [
         asdict(noise) for noise in calibrate(subject, dtypes=options.dtypes, seed=options.seed)
     ]
+    name = subject.info.name
     if options.json != "-":
-        for noise in measured:
-            show(_lines(noise))
-    write_json({"schema_version": 1, "subject": subject.info.name, "noise": measured}, options.json)
+        show(_lines(name, measured))
+    write_json({"schema_version": 1, "subject": name, "noise": measured}, options.json)
     return 0
 
 
-def _lines(noise: dict[str, Any]) -> list[str]:
-    return [f"{name:<16}{_number(value)}" for name, value in noise.items()] + [""]
+def _lines(name: str, measured: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield a row for each measure, a column for each dtype."""
+    yield f"{name}: rounding alone, against its own uncached forward in float64"
+    yield ""
+    for measure in measured[0] if measured else ():
+        columns = "".join(f"{_number(noise[measure]):>12}" for noise in measured)
+        yield f"{measure:<14}{columns}  {WORDS.get(measure, '')}".rstrip()
 
 
 def _number(value: Any) -> str:
+    if value is None:
+        return "-"
     return f"{value:.3g}" if isinstance(value, float) else str(value)

@@ -161,7 +161,7 @@ def test_a_reader_that_leaves_is_no_error():
     ("what", "keys"),
     [
         ("relations", {"relation", "holds", "level", "needs", "catches"}),
-        ("faults", {"fault", "wrong", "shows", "kinds", "needs", "look at"}),
+        ("faults", {"fault", "wrong", "shows", "kinds", "needs", "advice"}),
         ("adapters", {"subject", "is"}),
     ],
 )
