@@ -64,7 +64,6 @@ def cache_full(candidate: Any, reference: Any, case: Case) -> Sides:
         "append.swap_kv",
         "concat.axis",
         "cross.rows",
-        "cross.stale",
         "head.scale",
         "head.slice",
         "head.slice.shifted",

@@ -29,7 +29,7 @@ def _batch_cases(info: SubjectInfo, seed: int) -> Iterator[Case]:
     name="batch.rows",
     needs={"cache"},
     cases=_batch_cases,
-    catches={"rows.leak"},
+    catches={"rows.leak", "cross.stale"},
 )
 def batch_rows(candidate: Any, reference: Any, case: Case) -> Sides:
     """A row gives the same logits alone and in a batch, in any order, with a cache or without."""

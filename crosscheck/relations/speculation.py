@@ -16,13 +16,13 @@ from crosscheck.relations.registry import Sides, relation
 from crosscheck.relations.texts import draw
 from crosscheck.subjects.protocol import SubjectInfo, describe
 
-NEW = 6
+NEW, PROMPTS, ROWS = 6, 12, 2
 Draft = Callable[[NDArray, int], NDArray]
 
 
 def _draft_cases(info: SubjectInfo, seed: int) -> Iterator[Case]:
     small = min([w for w in info.windows if w], default=99)
-    ids = draw(info, seed, tokens=max(1, min(7, small - 3)))
+    ids = draw(info, seed, batch=PROMPTS, tokens=max(1, min(7, small - 3)))
     for k, kind in ((3, "mixed"), (2, "none"), (3, "all"), (1, "mixed"), (5, "mixed"), (5, "all")):
         yield Case(ids, seed=seed, meta={"k": k, "draft": kind})
 
@@ -48,17 +48,18 @@ def spec_greedy(candidate: Any, reference: Any, case: Case) -> Sides:
     Raises:
         Refused: The subject raised at the rollback, as a ring may.
     """
-    k, info = int(case.meta["k"]), describe(candidate)
-    wanted = _greedy(reference, case.ids, NEW + k + 2)
-    draft = _drafting(wanted, case.ids.shape[1], case.meta["draft"], info)
+    k, info, prompt = int(case.meta["k"]), describe(candidate), case.ids.shape[1]
+    wanted = _varied(_greedy(reference, case.ids, NEW + k + 2), prompt)
+    ids = wanted[:, :prompt]
+    draft = _drafting(wanted, prompt, case.meta["draft"], info)
     if "speculate" in info.capabilities:
-        ids = case.ids.copy()
-        made = refusing(info, f"drafts of {k}", lambda: candidate.speculate(ids, NEW, draft, k))
+        made = refusing(
+            info, f"drafts of {k}", lambda: candidate.speculate(ids.copy(), NEW, draft, k)
+        )
     else:
-        made = _speculate(candidate, case.ids, NEW, draft, k)
-    new = np.asarray(made)[:, case.ids.shape[1] :]
-    texts = np.concatenate([case.ids, new], axis=1)
-    logits = full(reference, texts)[:, case.ids.shape[1] - 1 : -1]
+        made = _speculate(candidate, ids, NEW, draft, k)
+    new = np.asarray(made)[:, prompt:]
+    logits = full(reference, np.concatenate([ids, new], axis=1))[:, prompt - 1 : -1]
     chosen = np.take_along_axis(logits, new[..., None].astype(np.int64), axis=2)
     sides = Sides(
         {"logits": chosen},
@@ -68,7 +69,7 @@ def spec_greedy(candidate: Any, reference: Any, case: Case) -> Sides:
             "k": k,
             "draft": case.meta["draft"],
             "ids": new.tolist(),
-            "greedy": wanted[:, : NEW + case.ids.shape[1]].tolist(),
+            "greedy": wanted[:, prompt : NEW + prompt].tolist(),
         },
     )
     return loose(candidate, sides, exact_right=True)
@@ -79,6 +80,13 @@ def _greedy(reference: Any, ids: NDArray, new: int) -> NDArray:
         chosen = full(reference, ids)[:, -1].argmax(axis=-1)
         ids = np.concatenate([ids, chosen[:, None].astype(ids.dtype)], axis=1)
     return ids
+
+
+def _varied(wanted: NDArray, prompt: int) -> NDArray:
+    """Return the rows whose greedy ids change most: in a constant text no shift is seen."""
+    new = wanted[:, prompt - 1 :]
+    changes = (new[:, 1:] != new[:, :-1]).sum(axis=1)
+    return wanted[np.argsort(-changes, kind="stable")[:ROWS]]
 
 
 def _drafting(wanted: NDArray, prompt: int, kind: str, info: SubjectInfo) -> Draft:
