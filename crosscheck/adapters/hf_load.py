@@ -69,7 +69,8 @@ def load_directory(path: str, *, dtype: str = "", attn: str = "", **hints: Any) 
     except (OSError, ValueError) as error:
         said = " ".join(str(error).split())[:200]
         raise CrosscheckError(f"load_subject: hf:{path}: {said}") from None
-    return adapt_model(model, **{"name": f"hf:{path}"} | hints)
+    hints = {"name": f"hf:{path}"} | hints
+    return adapt_model(model, **hints)
 
 
 def documentation(value: Any) -> Documented:

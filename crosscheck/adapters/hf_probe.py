@@ -231,7 +231,7 @@ def _after_gap(run: Probe, own: bool) -> NDArray:
 
 def _visible(run: Probe, found: Findings) -> None:
     """Look whether a prepared mask reaches the attention, uncached and cached."""
-    works = None
+    works, refusal = None, None
     for placed in (False, True):
         run.caller.placed_masks = placed
         try:

@@ -111,7 +111,7 @@ def tiny_config(family: str, **given: Any) -> Any:
         name = family.replace("_", "-")
     if name not in CONFIG_MAPPING:
         raise CrosscheckError(_unknown(family, list(CONFIG_MAPPING)))
-    maker = CONFIG_MAPPING[name]
+    maker: Any = CONFIG_MAPPING[name]
     known = inspect.signature(maker.__init__).parameters
     window = given.pop("window", None)
     if window is not None and "sliding_window" in known:
@@ -145,7 +145,7 @@ def _check_fields(family: str, depth: int, given: dict[str, Any], known: list[st
 
 def _made(config: Any, attn: str | None) -> Any:
 
-    maker = _maker(config)
+    maker, refused = _maker(config), None
     for wanted in (attn,) if attn else ("sdpa", "eager"):
         try:
             return maker(config, attn_implementation=wanted)

@@ -16,7 +16,7 @@ KV_WEIGHTS = re.compile(r"\.(k_proj|v_proj|k_norm)\.(weight|bias)$")
 
 def names(model: Any, windows: tuple[int | None, ...]) -> tuple[str, ...]:
     """Return the variants that this model can take the form of."""
-    found = list(ATTENTIONS)
+    found: list[str] = list(ATTENTIONS)
     if can_repeat_heads(model):
         found.append("gqa_as_mha")
     if any(windows) and isinstance(getattr(text_config(model), "sliding_window", None), int):

@@ -113,7 +113,7 @@ def subject(model: Functional, *, cached: bool, facts: Mapping[str, Any]) -> Fun
         calls |= more
         absent |= against
         flags |= {"persistent": True, "capacity": True, "chunk": "chunk" not in against}
-    merged = known | flags | calls | dict(facts)
+    merged: dict[str, Any] = known | flags | calls | dict(facts)
     merged["absent"] = absent | dict(facts.get("absent", {}))
     return from_functions(**merged)
 

@@ -45,7 +45,13 @@ class Held:
 
 
 class FunctionSubject:
-    """A subject made of callables; `from_functions` makes it."""
+    """A subject made of callables; `from_functions` makes it.
+
+    Attributes:
+        driver: Lines that drive the bare model, for reproducers, where an adapter knows them.
+    """
+
+    driver: tuple[str, ...] = ()
 
     def __init__(self, info: SubjectInfo, calls: dict[str, Callable[..., Any]]) -> None:
         self.info = info

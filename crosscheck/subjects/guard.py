@@ -145,9 +145,10 @@ def _check_length(what: str, length: Any, _given: Any, _info: SubjectInfo) -> No
 
 def _check_kv(what: str, kv: Any, _given: Any, _info: SubjectInfo) -> None:
     parts = [getattr(kv, f, None) for f in KV.__dataclass_fields__]
-    if any(p is None for p in parts):
+    arrays = [p for p in parts if p is not None]
+    if len(arrays) < len(parts):
         raise WrongResult(f"{what}: returned a {type(kv).__name__}, expected a KV.")
-    heads = {tuple(np.shape(p)[:2]) for p in parts}
+    heads = {tuple(np.shape(p)[:2]) for p in arrays}
     if len(heads) != 1:
         raise WrongResult(f"{what}: keys, values, positions and valid are {sorted(heads)} [B, S].")
 

@@ -117,7 +117,7 @@ def _room(options: Mapping[str, Any]) -> None:
 
 def _from_factory(where: str, name: str, options: dict[str, Any]) -> Any:
     with importable(where) as module:
-        made, factory, options = _find(module, name, options)
+        made, factory, options = _find(module, where, name, options)
         hints = dict(getattr(factory, "hints", {}))
         if factory is not None:
             hints |= {k: options.pop(k) for k in _for_adapter(factory, options)}
@@ -151,7 +151,7 @@ def with_documented(subject: Any, told: Mapping[str, Any]) -> Any:
 
 
 def _find(
-    module: ModuleType, name: str, options: dict[str, Any]
+    module: ModuleType, where: str, name: str, options: dict[str, Any]
 ) -> tuple[Any, Any, dict[str, Any]]:
     """Return (object or first arguments, factory, options)."""
     found: Any = module
@@ -162,7 +162,7 @@ def _find(
         if not callable(general):
             offered = [n for n, v in vars(module).items() if callable(v) and n[0] != "_"]
             raise CrosscheckError(
-                f"load_subject: {module.__name__} has no {name!r} and no factory(name), it offers "
+                f"load_subject: {where} has no {name!r} and no factory(name), it offers "
                 f"{', '.join(sorted(offered)[:8]) or 'nothing'}."
             )
         return (name,), general, options
