@@ -19,6 +19,8 @@ from crosscheck.results import Diagnosis
 # Faults that score less, or less than this share of the best, are not told.
 LEAST, WORTH = 0.2, 0.35
 SHOWN = 5
+# A sign of this score needs no comparison with what other faults would have done.
+CERTAIN = 0.9
 
 
 @dataclass
@@ -75,7 +77,9 @@ def diagnose(
     """
     trial = run_trial(candidate, reference, relation_name, case)
     found = {each.fault: each for each in signs(trial)}
-    for suspicion in _replayed(trial, deadline):
+    certain = {name for name, each in found.items() if each.score >= CERTAIN}
+    faults = [f for f in suspects(trial) if not certain or f.name in certain]
+    for suspicion in _replayed(trial, faults, deadline):
         _merge(found, suspicion)
     ranked = sorted(found.values(), key=lambda each: -each.score)
     return tuple(d for d in ranked[:SHOWN] if d.score >= max(LEAST, WORTH * ranked[0].score))
@@ -91,13 +95,13 @@ def _merge(found: dict[str, Diagnosis], suspicion: Suspicion) -> None:
     found[name] = Diagnosis(name, round(min(score, 1.0), 3), words)
 
 
-def _replayed(trial: Trial, deadline: float | None) -> list[Suspicion]:
+def _replayed(trial: Trial, faults: list[Fault], deadline: float | None) -> list[Suspicion]:
     """Return the faults whose replay explains something of the failing case."""
     tried: list[Suspicion] = []
     here = grounds(trial)
     # visible= is one mask for all layers: unlike windows can't be told apart through it.
     weight = 3.0 if len(set(trial.info.windows)) <= 1 else 0.5
-    for fault in suspects(trial):
+    for fault in faults:
         if _late(deadline):
             return tried
         match = _best(trial, fault, here)
