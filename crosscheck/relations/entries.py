@@ -93,7 +93,9 @@ def _may_be_gone(info: SubjectInfo, layer: int, left: Entries, length: int) -> N
 
 
 def loose(candidate: Any, sides: Sides, *, exact_right: bool = False) -> Sides:
-    """Return the sides; a quantized candidate is held to its bound, and only in its logits.
+    """Return the sides; a quantized candidate is held to its bound.
+
+    Keys and values stay where their bound is known, in units that make it that of the logits.
 
     Args:
         candidate: The subject of the left side.
@@ -102,10 +104,17 @@ def loose(candidate: Any, sides: Sides, *, exact_right: bool = False) -> Sides:
     """
     if "quant" not in describe(candidate).capabilities:
         return sides
-    eps = bound_of(candidate)["logits"] * (1 if exact_right else 2)
-    left = {k: x for k, x in sides.left.items() if not k.startswith(("k.", "v."))}
-    right = {k: sides.right[k] for k in left}
-    return replace(sides, left=left, right=right, level=bounded(eps))
+    bounds = bound_of(candidate)
+    eps = bounds["logits"]
+    units = {
+        name: eps / bounds[name] if name in bounds else 1.0
+        for name in sides.left
+        if name in bounds or not name.startswith(("k.", "v."))
+    }
+    left, right = (
+        {k: side[k] * unit for k, unit in units.items()} for side in (sides.left, sides.right)
+    )
+    return replace(sides, left=left, right=right, level=bounded(eps * (1 if exact_right else 2)))
 
 
 def bound_of(subject: Any) -> dict[str, float]:

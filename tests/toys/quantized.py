@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from crosscheck.subjects.protocol import KV
 from tests.toys.stores import Contiguous, Store, View
 
-BITS, RESIDUAL = 6, 4
+BITS, RESIDUAL = 14, 4
 
 
 def quantize(x_SKH: NDArray) -> tuple[NDArray, NDArray, NDArray]:
@@ -19,7 +19,7 @@ def quantize(x_SKH: NDArray) -> tuple[NDArray, NDArray, NDArray]:
     zero = x_SKH.min(axis=-1, keepdims=True)
     scale = (x_SKH.max(axis=-1, keepdims=True) - zero) / (2**BITS - 1)
     scale = np.where(scale == 0, 1, scale)
-    return np.round((x_SKH - zero) / scale).astype(np.uint8), scale, zero
+    return np.round((x_SKH - zero) / scale).astype(np.uint16), scale, zero
 
 
 def dequantize(code: NDArray, scale: NDArray, zero: NDArray) -> NDArray:
@@ -107,7 +107,7 @@ def empty_quantized(
 
     def coded(width: int) -> tuple[NDArray, ...]:
         one = (batch, slots, kv_heads, 1)
-        codes = np.zeros((*one[:3], width), np.uint8)
+        codes = np.zeros((*one[:3], width), np.uint16)
         return codes, np.zeros(one, dtype), np.zeros(one, dtype)
 
     return Quantized(
