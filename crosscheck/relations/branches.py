@@ -24,21 +24,30 @@ from crosscheck.subjects.protocol import SubjectInfo, describe
 
 
 def _rollback_cases(info: SubjectInfo, seed: int) -> Iterator[Case]:
-    """Yield: tokens kept, then dropped ones, then others; past the window last."""
+    """Yield: tokens kept, then dropped ones, then others; the first case wraps a small window."""
     ids = draw(info, seed, batch=4)
     t = ids.shape[1]
-    small = min([w for w in info.windows if w], default=t)
+    small = min([w for w in info.windows if w and w < t], default=t)
     room = info.max_positions or t + 6
-    keeps = dict.fromkeys(max(1, n) for n in (min(small - 3, t - 6), t // 2, 1, t - 2))
-    for i, keep in enumerate(keeps):
-        drops = dict.fromkeys((2, 1, min(6, t, room - keep)))
-        for dropped in list(drops)[:: 1 if i < 2 else 2]:
-            rest = t - keep
-            first, second = min(2, rest), min(1, max(0, rest - 2))
-            tail = (*whole(info, first), *whole(info, second), *whole(info, rest - first - second))
-            before = appends((*whole(info, keep), *whole(info, dropped)))
-            ops = (*before, Rollback(keep), *appends(tail))
+    below = max(1, min(small - 3, t - 6))
+    found = [(t // 2, 3, 1), (below, 2, 2), (below, 1, 2), (t // 2, 2, 2), (t // 2, 1, 1)]
+    found += [(below, 6, 2), (t // 2, 6, 2), (1, 2, 2), (1, 6, 1), (t - 2, 2, 2), (t - 1, 1, 1)]
+    for keep, dropped, first in dict.fromkeys(found):
+        dropped = min(dropped, room - keep, t)
+        if 0 < keep < t and dropped > 0:
+            ops = (
+                *appends((*whole(info, keep), *whole(info, dropped))),
+                Rollback(keep),
+                *appends(_tail(info, t - keep, first)),
+            )
             yield Case(ids, ops, seed=seed, meta={"keep": keep, "dropped": dropped})
+
+
+def _tail(info: SubjectInfo, tokens: int, first: int) -> tuple[int, ...]:
+    """Return one token at a time, or a chunk of `first`, one token and the rest."""
+    if first == 1 or tokens < first + 2:
+        return (1,) * tokens
+    return (*whole(info, first), 1, *whole(info, tokens - first - 1))
 
 
 @relation(
