@@ -91,13 +91,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("patterns", nargs="*", default=["*"])
     parser.add_argument("--tuning", action="store_true", help="leave out what is held back")
+    parser.add_argument("--held", action="store_true", help="only what is held back")
     parser.add_argument("--out")
     given = parser.parse_args()
     outcomes = []
     for case in CASES:
         if not any(fnmatch(str(case), pattern) for pattern in given.patterns):
             continue
-        if given.tuning and case.copy.held:
+        if (given.tuning and case.copy.held) or (given.held and not case.copy.held):
             continue
         outcomes.append(diagnosed(case))
         last = outcomes[-1]
