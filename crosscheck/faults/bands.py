@@ -61,3 +61,8 @@ def band(columns: int, width: int, window: int | None = None) -> NDArray:
 def at(columns: int, width: int) -> tuple[NDArray, NDArray]:
     """Return the columns of the queries [T, 1] and of the keys [S]."""
     return columns + np.arange(width)[:, None], np.arange(columns + width)
+
+
+def for_rows(visible_TS: NDArray, rows: int) -> NDArray:
+    """Return the same rule for every row: bool [B, T, S]."""
+    return np.broadcast_to(visible_TS, (rows, *visible_TS.shape)).copy()

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crosscheck.errors import CrosscheckError
-from crosscheck.faults.bands import band
+from crosscheck.faults.bands import band, common, for_rows
 from crosscheck.faults.planted import Call, Held, Planted
 from crosscheck.faults.positions import within
 from crosscheck.faults.registry import fault
@@ -74,9 +74,7 @@ class Copied(Twice):
             return logits, held
         visible_TS = band(columns + width, width)
         visible_TS[:, columns : columns + width] = False
-        options["visible"] = np.broadcast_to(
-            visible_TS, (len(call.ids_BT), *visible_TS.shape)
-        ).copy()
+        options["visible"] = for_rows(visible_TS, len(call.ids_BT))
         _, held = self.pass_on(held, call.ids_BT, **options)
         return logits, replace(held, columns=columns + width).remember(copies=copies + width)
 
@@ -135,11 +133,9 @@ class Forgetting(Planted):
         """Step; the first token does not see its predecessor."""
         columns, options = call.columns, dict(call.options)
         if columns and options.get("visible") is None:
-            visible_TS = np.arange(columns + call.width) <= columns + np.arange(call.width)[:, None]
+            visible_TS = band(columns, call.width, common(self.facts))
             visible_TS[0, columns - 1] = False
-            options["visible"] = np.broadcast_to(
-                visible_TS, (len(call.ids_BT), *visible_TS.shape)
-            ).copy()
+            options["visible"] = for_rows(visible_TS, len(call.ids_BT))
         return self.pass_on(held, call.ids_BT, **options)
 
 

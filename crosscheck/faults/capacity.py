@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from crosscheck.faults.bands import at, band, common, windows_of
+from crosscheck.faults.bands import at, band, common, for_rows, windows_of
 from crosscheck.faults.bookkeeping import roomy
 from crosscheck.faults.masks import Seeing
 from crosscheck.faults.planted import Call, Held, Planted
 from crosscheck.faults.positions import within
 from crosscheck.faults.registry import fault
-from crosscheck.faults.writes import copied
+from crosscheck.faults.storing import copied
 
 
 class Clamped(Planted):
@@ -87,7 +87,7 @@ class ZerosRead(Planted):
             state,
             call.ids_BT,
             positions=call.position_BT,
-            visible=np.broadcast_to(visible_TS, (rows, *visible_TS.shape)).copy(),
+            visible=for_rows(visible_TS, rows),
         )
 
 

@@ -1,16 +1,14 @@
-"""Faults of reordering rows, and of states that share what they should own."""
+"""Faults of reordering, repeating and leaving out rows."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from crosscheck.faults.bookkeeping import roomy
 from crosscheck.faults.planted import Held, Planted, reordered
 from crosscheck.faults.registry import fault
-from crosscheck.faults.writes import copied
+from crosscheck.faults.storing import copied
 from crosscheck.subjects.protocol import KV
 
 
@@ -118,96 +116,3 @@ class Inverse(Planted):
 def gather_inverse(subject: Any) -> Planted:
     """Rows are reordered by the inverse permutation."""
     return Inverse(subject)
-
-
-@dataclass
-class Cell:
-    """A state that several handles share."""
-
-    held: Held
-    shared: bool
-
-
-class Shared(Planted):
-    """Hands out states that are changed in place: all of them, or those that were forked."""
-
-    def __init__(self, subject: Any, *, always: bool) -> None:
-        super().__init__(subject)
-        self.always = always
-
-    def room(self, capacity: int | None) -> int | None:
-        """Return room for the steps of all handles."""
-        return roomy(self, capacity)
-
-    def init(self, batch: int, capacity: int | None = None, **options: Any) -> Cell:
-        """Return an empty state."""
-        return Cell(super().init(batch, capacity, **options), self.always)
-
-    def step(self, cell: Cell, ids: NDArray, **options: Any) -> tuple[NDArray, Cell]:
-        """Step, in place where the state is shared."""
-        logits, held = super().step(cell.held, ids, **options)
-        return logits, self.put(cell, held)
-
-    def put(self, cell: Cell, held: Held) -> Cell:
-        """Return the handle of the new contents."""
-        if not cell.shared:
-            return Cell(held, False)
-        cell.held = held
-        return cell
-
-    def fork(self, cell: Cell) -> Cell:
-        """Return the same handle."""
-        cell.shared = True
-        return cell
-
-    def rollback(self, cell: Cell, length: NDArray) -> Cell:
-        """Take tokens back."""
-        return self.put(cell, super().rollback(cell.held, length))
-
-    def gather(self, cell: Cell, rows: Sequence[int] | NDArray) -> Cell:
-        """Return other rows, in a handle of their own."""
-        return Cell(super().gather(cell.held, rows), self.always)
-
-    def grow(self, cell: Cell, capacity: int) -> Cell:
-        """Return more room."""
-        return self.put(cell, super().grow(cell.held, capacity))
-
-    def permute_pages(self, cell: Cell, seed: int) -> Cell:
-        """Move the pages."""
-        return self.put(cell, super().permute_pages(cell.held, seed))
-
-    def length(self, cell: Cell) -> NDArray:
-        """Return how many tokens each row holds."""
-        return super().length(cell.held)
-
-    def kv(self, cell: Cell, layer: int) -> KV:
-        """Return what one layer holds."""
-        return super().kv(cell.held, layer)
-
-    def with_kv(self, cell: Cell, layer: int, kv: KV) -> Cell:
-        """Replace what one layer holds."""
-        return self.put(cell, super().with_kv(cell.held, layer, kv))
-
-
-@fault(
-    name="fork.alias",
-    needs={"cache", "fork"},
-    kinds="EG",
-    shows="overwrite",
-    advice="Look at whether a fork copies its buffers, or only the object around them.",
-)
-def fork_alias(subject: Any) -> Planted:
-    """A fork and its origin share one state: a step on either moves both."""
-    return Shared(subject, always=False)
-
-
-@fault(
-    name="state.in_place",
-    needs={"cache", "persistent"},
-    kinds="EH",
-    shows="overwrite",
-    advice="Look for buffers that are written in place or donated while an old handle lives on.",
-)
-def state_in_place(subject: Any) -> Planted:
-    """A step changes the state that it was given."""
-    return Shared(subject, always=True)

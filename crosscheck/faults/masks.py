@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from crosscheck.faults.bands import at, band, common
+from crosscheck.faults.bands import at, band, common, for_rows
 from crosscheck.faults.planted import Call, Held, Planted, shortened
 from crosscheck.faults.registry import fault
 from crosscheck.subjects.protocol import KV
@@ -37,9 +37,7 @@ class Seeing(Planted):
             wrong_TS = self.see(self, held, columns, call.width)
             right_TS = band(columns, call.width, common(self.facts))
             if wrong_TS is not None and (wrong_TS != right_TS).any():
-                options["visible"] = np.broadcast_to(
-                    wrong_TS, (len(call.ids_BT), *wrong_TS.shape)
-                ).copy()
+                options["visible"] = for_rows(wrong_TS, len(call.ids_BT))
         return self.pass_on(held, call.ids_BT, **options)
 
 

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from crosscheck.faults.planted import Held, Planted
 from crosscheck.faults.registry import fault
-from crosscheck.faults.writes import copied
+from crosscheck.faults.storing import copied
 
 PAGE = 4
 

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crosscheck.faults.registry import fault
-from crosscheck.faults.writes import MainOnly, Written
+from crosscheck.faults.storing import MainOnly, Written
 
 NEEDS = {"cache", "quant", "kv", "kv_write"}
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from crosscheck.faults.bands import at, has_own_window, narrowest
+from crosscheck.faults.bands import at, for_rows, has_own_window, narrowest
 from crosscheck.faults.bookkeeping import roomy
 from crosscheck.faults.planted import Call, Held, Planted, shortened
 from crosscheck.faults.registry import fault
@@ -62,7 +62,7 @@ class Evicting(Leaking):
             query_T1, key_S = at(written, call.width)
             seen_TS = (key_S <= query_T1) & (key_S > query_T1 - narrowest(self.facts))
             options.setdefault("positions", call.position_BT)
-            options["visible"] = np.broadcast_to(seen_TS, (len(call.ids_BT), *seen_TS.shape)).copy()
+            options["visible"] = for_rows(seen_TS, len(call.ids_BT))
         logits, held = self.pass_on(held, call.ids_BT, **options)
         return logits, held.remember(written=written + call.width)
 

@@ -12,6 +12,7 @@ from crosscheck.faults.bands import (
     at,
     band,
     common,
+    for_rows,
     has_common_window,
     has_window,
     narrowest,
@@ -123,7 +124,7 @@ class WindowOnlyCached(Seeing):
         """Return logits of the model without its window."""
         batch, width = np.shape(ids)
         if common(self.facts) and not {*options} & {"visible", "mask", "count"}:
-            options["visible"] = np.broadcast_to(band(0, width), (batch, width, width)).copy()
+            options["visible"] = for_rows(band(0, width), batch)
         return self.inner.full(ids, **options)
 
 

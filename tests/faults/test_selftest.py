@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from crosscheck.programs.case import Append, Case
 from crosscheck.relations.registry import RELATIONS, Sides, relation
 from crosscheck.select import load_relations, select
 from crosscheck.selftest import selftest
+from crosscheck.subjects.protocol import CAPABILITIES
 from crosscheck.subjects.sources import load_subject
 from tests.conftest import DEEP
 from tests.toys import FLAVORS
@@ -27,6 +29,7 @@ OWN = {
 }
 FAMILIES = ("llama", "gpt2", "qwen2", "qwen3", "mistral", "gemma2", "gemma3_text", "phi3")
 FAMILIES += ("gpt_neox", "opt", "olmo2", "starcoder2")
+PLAIN_TOY, RING_TOY = FLAVORS["gqa"], FLAVORS["ring"]
 IN_CI = FAMILIES if DEEP else FAMILIES[:2]
 FEW = "pos.reset,mask.top_left,append.stale,rollback.leak,gather.partial,head.cap,pad.attended"
 
@@ -55,6 +58,26 @@ def test_no_fault_of_the_dictionary_is_left_out_of_the_toys() -> None:
     }
 
     assert planted == set(FAULTS)
+
+
+POOR = {
+    "no-kv": (PLAIN_TOY, {"kv", "kv_write"}, "write.overlap,append.double,capacity.as_length"),
+    "no-visible": (PLAIN_TOY, {"visible", "positions"}, "append.double,write.overlap"),
+    "not-persistent": (PLAIN_TOY, {"persistent"}, "capacity.as_length,pos.reset.queries"),
+    "cache-alone": (PLAIN_TOY, set(CAPABILITIES) - {"cache", "chunk", "f64"}, "all"),
+    "ring-no-visible": (RING_TOY, {"visible"}, "window.off_by_one"),
+}
+
+
+@pytest.mark.parametrize("name", POOR)
+def test_a_fault_is_seen_whichever_way_it_is_planted(name: str) -> None:
+    toy, without, faults = POOR[name]
+    poor = replace(toy, without=frozenset(without))
+
+    matrix = selftest(poor, relations="all", faults=faults, depth="first")
+
+    assert (matrix.survivors, matrix.notes) == ((), ())
+    assert matrix.planted >= min(10, len(faults.split(",")) if faults != "all" else 10)
 
 
 def test_every_fault_is_seen_in_the_torch_twin() -> None:
