@@ -37,6 +37,7 @@ class Subject:
     layout.
 
     Attributes:
+        forwarded_positions: Real tokens that went through the model so far.
         rollback_room: Tokens that can be taken back once a ring has wrapped; None for any number.
     """
 
@@ -55,12 +56,9 @@ class Subject:
         self.slack, self.page_size = slack, page_size
         self.name, self.notes, self.compiled = name or f"jaxkv/{layout}", notes, compiled
         self.rollback_room = slack if layout == "window" else None
+        self.forwarded_positions = 0
         self._driver = Driver(model, compiled=compiled)
-
-    @property
-    def forwarded_positions(self) -> int:
-        """Real tokens that went through the model so far."""
-        return self._driver.forwarded
+        self._variants: dict[str, Subject] = {}
 
     @cached_property
     def info(self) -> SubjectInfo:
@@ -87,6 +85,7 @@ class Subject:
         """
         tokens = read_tokens("full", ids, self.model, count=count, mask=mask)
         check_room("full", int(tokens.count_B.max()), self.model)
+        self.forwarded_positions += int(tokens.real_BT.sum())
         given = {"positions": positions, "visible": visible}
         if positions is not None or visible is not None:
             return self._driver.run_explicit("full", None, tokens, **given)[0]
@@ -136,6 +135,7 @@ class Subject:
             RequestError: An id is outside the vocabulary, or the model in training mode.
         """
         tokens = read_tokens("step", ids, self.model, count=count, mask=mask)
+        self.forwarded_positions += int(tokens.real_BT.sum())
         given = {"positions": positions, "visible": visible}
         if isinstance(state, ExplicitState) or positions is not None or visible is not None:
             return self._driver.run_explicit("step", state, tokens, **given)
@@ -211,7 +211,10 @@ class Subject:
         Raises:
             RequestError: There is no such form.
         """
-        return self._remade(**variants.options_of(name, self.model, self.info.variants))
+        if name not in self._variants:
+            changes = variants.options_of(name, self.model, self.info.variants)
+            self._variants[name] = self._remade(suffix=name, **changes)
+        return self._variants[name]
 
     def nudged(self, scale: float, seed: int) -> "Subject":
         """Return the subject with every weight times 1 + scale * a standard normal number."""
@@ -243,7 +246,11 @@ class Subject:
         kept = {**self._on, "notes": self.notes, "compiled": self.compiled}
         if changes.get("layout", self.layout) != "paged":
             kept["page_size"] = None
-        return Subject(model or self.model, name=f"{self.name} {suffix}", **{**kept, **changes})
+        made = Subject(model or self.model, name=f"{self.name} {suffix}", **{**kept, **changes})
+        if made.model.config == self.model.config and made.compiled == self.compiled:
+            # Another layout, other numbers: what this subject has compiled serves there too.
+            made._driver = Driver(made.model, compiled=made.compiled, like=self._driver)
+        return made
 
 
 def factory(
@@ -260,7 +267,8 @@ def factory(
     Turns JAX's 64-bit numbers on, for the whole process: the oracle is computed in them.
 
     Args:
-        name: "reference", "llama", "gpt2": tiny, with random weights; or "smollm2", "kjv", a path.
+        name: "reference", "llama", "llama-window", "llama-mixed", "gpt2": tiny, with random
+            weights; or "smollm2", "kjv", a path.
         layout: Of the cache.
         slack: Tokens that a ring can take back.
         page_size: Tokens of a page, in the paged layout.

@@ -58,13 +58,24 @@ CONFIGS: dict[str, ModelConfig] = {
 }
 
 
+# Those of subjects: few layers, since every shape of a step is compiled anew; and one window or
+# none, so that a fault of the mask can be planted by one mask for all layers.
+SUBJECTS: dict[str, ModelConfig] = {
+    "reference": CONFIGS["reference"],
+    "llama": llama(None, None),
+    "llama-window": llama(5, 5),
+    "llama-mixed": llama(5, None),
+    "gpt2": CONFIGS["gpt2"],
+}
+
+
 def open_subject(name: str, *, seed: int = 0) -> tuple[Checkpoint, tuple[str, ...]]:
     """Return the checkpoint that a subject's name leads to, and sentences about it for reports.
 
     Args:
-        name: "reference", "llama" or "gpt2": tiny, with random weights that let faults show (see
-            `random_arrays`); anything else goes to `open_source`: "smollm2", "kjv", a path, a hub
-            id.
+        name: "reference", "llama", "llama-window" (5 tokens in each layer), "llama-mixed" or
+            "gpt2": tiny, with random weights that let faults show (see `random_arrays`); anything
+            else goes to `open_source`: "smollm2", "kjv", a path, a hub id.
         seed: Of the random weights.
 
     Raises:
@@ -72,9 +83,9 @@ def open_subject(name: str, *, seed: int = 0) -> tuple[Checkpoint, tuple[str, ..
         WeightError: The file is damaged.
         ConfigError: The file asks for something unsupported.
     """
-    if name not in CONFIGS:
+    if name not in SUBJECTS:
         return open_source(name), ()
-    config = CONFIGS[name]
+    config = SUBJECTS[name]
     checkpoint = Checkpoint(
         config=config,
         weights=Weights.from_arrays(random_arrays(config, seed)),

@@ -94,7 +94,7 @@ def options_of(name: str, model: Decoder, known: Sequence[str]) -> dict[str, Any
     if not is_known:
         raise RequestError(f"variant: name is {name!r}, expected one of {', '.join(known)}.")
     kind, _, layout = form.partition("layout_")
-    changes: dict[str, Any] = {
+    return {
         "gqa_as_mha": lambda: {"model": repeat_kv_heads(model)},
         "window": lambda: {"model": change_window(model, int(number))},
         "page_size": lambda: {"page_size": int(number)},
@@ -102,7 +102,6 @@ def options_of(name: str, model: Decoder, known: Sequence[str]) -> dict[str, Any
         "jit": lambda: {"compiled": True},
         "": lambda: {"layout": layout},
     }[kind]()
-    return {"suffix": name, **changes}
 
 
 def _repeat(rows: np.ndarray, a: Attention) -> np.ndarray:

@@ -22,21 +22,22 @@ from torchkv.testing.states import State
 class Driver:
     """One model's forward, op by op.
 
-    Attributes:
-        forwarded: Real tokens that went through the model so far.
+    Args:
+        model: Whose forward.
+        compiled: Not offered.
+        like: Not needed, where nothing is compiled.
     """
 
-    def __init__(self, model: Decoder, *, compiled: bool):
+    def __init__(self, model: Decoder, *, compiled: bool, like: "Driver | None" = None):
         if compiled:
             raise Unsupported(
                 "Subject: compiled is True, but PyTorch runs this twin op by op. Leave it out."
             )
-        self.model, self.forwarded = model, 0
+        self.model = model
         self._params = params_of(model)
 
     def run(self, state: Cache | None, tokens: Tokens) -> tuple[np.ndarray, Cache | None]:
         """Return logits [B, T, V] of a step on a layout's cache, or without one, and the next."""
-        self.forwarded += int(tokens.count_B.sum())
         fresh = state is not None and tokens.ids_BT.shape[1] > 1 and not bool(state.length_B.any())
         ids_BT, count_B = self._ints(tokens.front_BT), self._ints(tokens.count_B)
         logits_BTV, after = self._forward(ids_BT, state, count_B, fresh=fresh)
@@ -68,7 +69,6 @@ class Driver:
             visible=visible,
             max_positions=self.model.config.max_positions,
         )
-        self.forwarded += int(tokens.real_BT.sum())
         return explicit_state.advance(state, plan, self.model, forward=self._forward)
 
     def capture(self, tokens: Tokens) -> dict[str, np.ndarray]:
