@@ -53,10 +53,13 @@ def try_faults(job: Job, clock: Clock, share: float, *, which: str = "catches") 
 
 def _is_seen(job: Job, planted: Any, in_time: Callable[[], bool]) -> bool | None:
     """Return whether some case that passed kills the fault; None when the time is up first."""
-    for case in job.cases:
+    cases = [(case, False) for case in job.cases] + [(case, True) for case in job.refused_cases]
+    for case, refuses in cases:
         if not in_time():
             return None
-        if job.outcome(planted, planted_reference(job, planted), case).killed:
+        outcome = job.outcome(planted, planted_reference(job, planted), case)
+        # Where the right subject refuses, another exception shows nothing; another answer does.
+        if outcome.killed and (outcome.verdict == "fail" or not refuses):
             return True
     return False
 

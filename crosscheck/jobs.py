@@ -16,6 +16,7 @@ from crosscheck.levels import Semantic
 from crosscheck.oracle import ROOM, Oracle, remeasured
 from crosscheck.place import is_logits
 from crosscheck.programs.case import Case
+from crosscheck.programs.case_json import case_to_json
 from crosscheck.relations.registry import Relation, Sides
 from crosscheck.results import RelationResult, Verdict
 from crosscheck.subjects.protocol import describe
@@ -25,6 +26,8 @@ GRAY = 1e-5
 KEPT = 24
 # A call that was given less than this before the budget's end did not hang.
 PATIENCE = 10.0
+# So many cases that raise are enough to say so.
+ERRORS = 5
 JUDGES_ITSELF = frozenset({"cache.causal", "mode.stale"})
 
 
@@ -40,13 +43,16 @@ class Job:
         ran: How many cases ran and compared something.
         cases: The first of those that passed, for planting faults and for the working dtype.
         worst: The passing comparison that came closest to failing.
-        failure: The case that failed or raised, and how.
+        failure: The case that failed, and how.
+        raised: The first case that raised, and what: a failure elsewhere says more.
+        errors: How many raised.
         slowest: Seconds that a case took at most.
         reason: Of a verdict that no case gave.
         verdict: Set where no case gives it; None while the cases decide.
         killed: Planted faults that it saw.
         unseen: Planted faults that it did not.
         refused: The first refusal, where the subject may refuse a case.
+        refused_cases: Those cases: what a fault answers instead of a refusal shows it.
         exhausted: Whether all examples ran.
         compared: How many logits, cache entries and other numbers were compared.
     """
@@ -59,12 +65,15 @@ class Job:
     cases: list[Case] = field(default_factory=list)
     worst: tuple[float, Comparison] | None = None
     failure: tuple[Case, Outcome] | None = None
+    raised: tuple[Case, Outcome] | None = None
+    errors: int = 0
     slowest: float = 0.0
     reason: str = ""
     verdict: Verdict | None = None
     killed: list[str] = field(default_factory=list)
     unseen: list[str] = field(default_factory=list)
     refused: str = ""
+    refused_cases: list[Case] = field(default_factory=list)
     exhausted: bool = False
     compared: Counter[str] = field(default_factory=Counter)
     _examples: Iterator[Case] | None = None
@@ -72,7 +81,7 @@ class Job:
     @property
     def open(self) -> bool:
         """Whether another case may change the verdict."""
-        return self.verdict is None and self.failure is None
+        return self.verdict is None and self.failure is None and self.errors < ERRORS
 
     def next(self) -> bool:
         """Run the next example; return whether there was one."""
@@ -100,21 +109,36 @@ class Job:
             self.verdict = "inconclusive"
             self.reason = f"the budget ended while it ran: {outcome.reason}"
             return outcome
-        if outcome.verdict in ("nothing", "refused"):
-            self.refused = self.refused or outcome.reason * (outcome.verdict == "refused")
-            return outcome
+        self._keep(case, outcome)
+        return outcome
+
+    def stops(self, case: Case) -> bool:
+        """Run one case; return whether no further one can change the verdict."""
+        self.run(case)
+        return not self.open
+
+    def _keep(self, case: Case, outcome: Outcome) -> None:
+        if outcome.verdict == "nothing":
+            return
+        if outcome.verdict == "refused":
+            self.refused = self.refused or outcome.reason
+            self.refused_cases += [case][: KEPT - len(self.refused_cases)]
+            return
         self.ran += 1
         self.compared += counted(outcome.sides)
-        if outcome.verdict != "pass":
+        if outcome.verdict == "fail":
             self.failure = (case, outcome)
-            return outcome
+            return
+        if outcome.verdict == "error":
+            self.raised = self.raised or (case, outcome)
+            self.errors += 1 if not isinstance(outcome.error, TimedOut) else ERRORS
+            return
         if len(self.cases) < KEPT:
             self.cases.append(case)
         if outcome.comparison is not None and (
             self.worst is None or outcome.severity > self.worst[0]
         ):
             self.worst = (outcome.severity, outcome.comparison)
-        return outcome
 
     def outcome(self, candidate: Any, reference: Any, case: Case) -> Outcome:
         """Return the outcome of a case on any two subjects, with this axis's tolerance."""
@@ -149,9 +173,9 @@ class Job:
         if self.verdict is not None:
             return
         if self.failure is not None:
-            outcome = self.failure[1]
-            self.verdict = "error" if outcome.verdict == "error" else "fail"
-            self.reason = outcome.reason
+            self.verdict, self.reason = "fail", self.failure[1].reason
+        elif self.raised is not None:
+            self.verdict, self.reason = "error", self.raised[1].reason
         elif self.ran:
             self.verdict = "pass"
         elif self._examples is None:
@@ -173,6 +197,7 @@ class Job:
         shown = comparison
         if shown is None and self.worst is not None:
             shown = self.worst[1]
+        told = self.failure or self.raised
         documented = describe(self.oracle.candidate).documented.get(self.relation.name)
         row = RelationResult(
             name=self.relation.name,
@@ -180,6 +205,7 @@ class Job:
             cases=self.ran,
             reason=self.reason,
             comparison=comparison,
+            case=None if told is None else case_to_json(told[0]),
             documented=(documented.sentence, documented.source) if documented else None,
             axis=self.axis,
             dtype=self.oracle.dtype,

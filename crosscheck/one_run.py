@@ -109,7 +109,7 @@ class Run:
                 found = search(
                     job.oracle.candidate,
                     describe(job.oracle.candidate),
-                    lambda case, job=job: job.run(case).verdict in ("fail", "error"),
+                    job.stops,
                     programs=GENERATED,
                     deadline=late,
                     seed=self.seed,

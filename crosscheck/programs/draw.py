@@ -4,6 +4,7 @@ Letters: B rows.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -19,9 +20,12 @@ from crosscheck.programs.case import (
     Speculate,
 )
 from crosscheck.programs.model import Rows
+from crosscheck.relations.drive import room_for
 from crosscheck.subjects.protocol import SubjectInfo
 
 BATCHES = (2, 3)
+# A compiled subject compiles anew for each of them.
+COMPILED_BATCHES = (3,)
 LONGEST = 24
 
 
@@ -36,6 +40,8 @@ class Limits:
         room_back: Tokens that may be taken back once the smallest window has filled; None for any
             number.
         window: The smallest window; None without one.
+        batches: How many rows there may be.
+        room: Of the cache: exactly the longest row, or what other runs compile for as well.
     """
 
     capabilities: frozenset[str]
@@ -43,18 +49,24 @@ class Limits:
     chunk: int
     room_back: int | None
     window: int | None
+    batches: tuple[int, ...]
+    room: int
 
     @classmethod
     def of(cls, subject: object, info: SubjectInfo) -> "Limits":
         """Return the limits: past every small window, inside the model's positions."""
         windows = [w for w in info.windows if w is not None]
         wanted = max([LONGEST, *(w + w // 2 + 3 for w in windows if w <= 2 * LONGEST)])
+        longest = min(wanted, info.max_positions or wanted)
+        compiled = info.framework == "jax"
         return cls(
             info.capabilities,
-            min(wanted, info.max_positions or wanted),
+            longest,
             8,
             getattr(subject, "rollback_room", 0 if windows else None),
             min(windows, default=None),
+            COMPILED_BATCHES if compiled else BATCHES,
+            room_for(info, longest - 1) if compiled else longest,
         )
 
     def lowest(self, held: int) -> int:
@@ -62,6 +74,29 @@ class Limits:
         if self.window is None or self.room_back is None or held < self.window:
             return 0
         return max(0, held - self.room_back)
+
+
+def legal(limits: Limits, rows: Rows, held: int) -> dict[str, st.SearchStrategy[Any]]:
+    """Return what may come next, by kind; nothing is taken back, copied or grown before the first.
+
+    Args:
+        limits: Of the subject.
+        rows: As they stand.
+        held: The most tokens that any row has held so far.
+    """
+    found = {"append": appends(limits, rows)}
+    if rows.pad is None:
+        found |= {"ragged": raggeds(limits, rows), "pad": pads(limits, rows)}
+    if rows.pad is None and any(rows.lengths):
+        found |= {
+            "rollback": rollbacks(limits, rows, held),
+            "gather": gathers(limits, rows),
+            "fork": forks(limits, rows),
+            "speculate": speculations(limits, rows, held),
+            "grow": grows(limits),
+            "pages": permutations(limits),
+        }
+    return {kind: options for kind, options in found.items() if options is not None}
 
 
 def appends(limits: Limits, rows: Rows) -> st.SearchStrategy[Append] | None:
@@ -104,7 +139,7 @@ def gathers(limits: Limits, rows: Rows) -> st.SearchStrategy[Gather] | None:
     if "gather" not in limits.capabilities:
         return None
     row = st.integers(0, len(rows.texts) - 1)
-    sizes = st.sampled_from(BATCHES)
+    sizes = st.sampled_from(limits.batches)
     orders = sizes.flatmap(lambda n: st.lists(row, min_size=n, max_size=n))
     return orders.map(lambda order: Gather(tuple(order)))
 
@@ -145,7 +180,7 @@ def grows(limits: Limits) -> st.SearchStrategy[Grow] | None:
     """Return more room, by one amount: each capacity is compiled anew."""
     if "grow" not in limits.capabilities:
         return None
-    return st.just(Grow(2 * limits.longest))
+    return st.just(Grow(4 * limits.room))
 
 
 def permutations(limits: Limits) -> st.SearchStrategy[PermutePages] | None:

@@ -61,70 +61,42 @@ class ProgramMachine(RuleBasedStateMachine):
         super().__init__()
         self.ops: list[Op] = []
         self.held = 0
+        self.legal: dict[str, st.SearchStrategy[Any]] = {}
 
-    @initialize(
-        batch=st.sampled_from(draw.BATCHES), seed=st.integers(0, 2**20), pad=st.integers(0, 5)
-    )
-    def start(self, batch: int, seed: int, pad: int) -> None:
+    @initialize(data=st.data(), seed=st.integers(0, 2**20), pad=st.integers(0, 5))
+    def start(self, data: st.DataObject, seed: int, pad: int) -> None:
         """Draw the streams; they are longer than any row, so that they don't repeat in it."""
         info, width = self.info, 2 * self.limits.longest
+        batch = data.draw(st.sampled_from(self.limits.batches))
         ids_BT = np.random.default_rng(seed).integers(
             info.first_id, info.vocab_size, (batch, width), dtype=np.int32
         )
         meta = {"pad_id": pad % info.vocab_size}
-        self.case = Case(ids_BT, capacity=self.limits.longest, seed=seed, meta=meta)
+        self.case = Case(ids_BT, capacity=self.limits.room, seed=seed, meta=meta)
         self.rows = Rows.start(self.case)
+        self.legal = draw.legal(self.limits, self.rows, 0)
 
     def add(self, op: Op) -> None:
         """Add one operation to the program."""
         self.ops.append(op)
         self.rows = self.rows.after(op)
         self.held = max(self.held, max(self.rows.lengths) + getattr(op, "k", 0))
+        self.legal = draw.legal(self.limits, self.rows, self.held)
 
-    def _options(self, kind: str) -> Any:
-        match kind:
-            case "append":
-                return draw.appends(self.limits, self.rows)
-            case "ragged":
-                return draw.raggeds(self.limits, self.rows)
-            case "rollback":
-                return draw.rollbacks(self.limits, self.rows, self.held)
-            case "gather":
-                return draw.gathers(self.limits, self.rows)
-            case "fork":
-                return draw.forks(self.limits, self.rows)
-            case "pad":
-                return draw.pads(self.limits, self.rows)
-            case "speculate":
-                return draw.speculations(self.limits, self.rows, self.held)
-            case "grow":
-                return draw.grows(self.limits)
-            case _:
-                return draw.permutations(self.limits)
-
-    def _kinds(self) -> list[str]:
-        if self.rows.pad is not None:
-            return ["append"]
-        kinds = ("append", "rollback", "gather", "fork", "ragged", "speculate", "pad", "grow")
-        open_kinds = [kind for kind in (*kinds, "pages") if self._options(kind) is not None]
-        # Nothing is to be taken back, copied or grown before something was fed.
-        first = {"append", "ragged", "pad"}
-        return open_kinds if any(self.rows.lengths) else [k for k in open_kinds if k in first]
-
-    @precondition(lambda self: self._options("append") is not None)
+    @precondition(lambda self: "append" in self.legal)
     @rule(data=st.data())
     def feed(self, data: st.DataObject) -> None:
         """Append to every row."""
-        self.add(data.draw(self._options("append")))
+        self.add(data.draw(self.legal["append"]))
 
-    @precondition(lambda self: bool(self._kinds()))
+    @precondition(lambda self: bool(self.legal))
     @rule(data=st.data())
     def other(self, data: st.DataObject) -> None:
         """Do anything that is legal now."""
-        kind = data.draw(st.sampled_from(self._kinds()))
-        self.add(data.draw(self._options(kind)))
+        kind = data.draw(st.sampled_from(sorted(self.legal)))
+        self.add(data.draw(self.legal[kind]))
 
-    @precondition(lambda self: not self._kinds() and self._options("append") is None)
+    @precondition(lambda self: not self.legal)
     @rule()
     def full(self) -> None:
         """Do nothing: the rows are full and nothing can be taken back."""

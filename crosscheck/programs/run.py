@@ -24,7 +24,7 @@ from crosscheck.programs.case import (
     Speculate,
 )
 from crosscheck.programs.model import Rows, Text, room
-from crosscheck.relations.drive import encoder_of
+from crosscheck.relations.drive import encoder_of, room_for
 from crosscheck.subjects.protocol import describe
 
 
@@ -98,7 +98,9 @@ def run_program(subject: Any, case: Case) -> Trace:
     try:
         encoder = encoder_of(subject, 1, case.seed)
         options = {} if encoder is None else {"encoder": np.repeat(encoder, len(case.ids), axis=0)}
-        trace.state = subject.init(len(rows.texts), case.capacity or room(case), **options)
+        needed = room(case)
+        capacity = case.capacity or max(needed, room_for(describe(subject), needed - 1))
+        trace.state = subject.init(len(rows.texts), capacity, **options)
         for place, op in enumerate(case.ops):
             rows = _apply(subject, trace, place, op, rows)
     except Exception as error:

@@ -193,6 +193,33 @@ def test_what_the_subject_raises_is_a_verdict_and_a_sentence():
     assert exit_code(report.verdict) == 4
 
 
+def test_a_divergence_elsewhere_says_more_than_an_exception(register):
+    def run(candidate, reference, case):
+        if case.seed == 0:
+            raise IndexError("slot 9 of 8")
+        return Sides({"logits": ONES + 1}, {"logits": ONES})
+
+    register("test.both", run, cases=(CASE, replace(CASE, seed=1)))
+
+    row = row_of(quick(Toy(), "test.both"), "test.both")
+
+    assert row.verdict == "fail"
+    assert case_from_json(row.case).seed == 1
+
+
+def test_what_a_fault_answers_instead_of_a_refusal_counts_as_seen(register):
+    def run(candidate, reference, case):
+        if case.seed == 0 and not hasattr(candidate, "fault"):
+            raise Refused("past the ring")
+        return Sides({"logits": ONES + (case.seed == 0)}, {"logits": ONES})
+
+    register("test.refusing", run, cases=(CASE, replace(CASE, seed=1)))
+
+    row = row_of(quick(Toy(), "test.refusing"), "test.refusing")
+
+    assert (row.verdict, row.kills) == ("pass", ("head.scale",))
+
+
 def test_a_forward_that_raises_is_a_verdict_and_a_sentence():
     def broken(ids):
         raise RuntimeError("no kernel")

@@ -45,7 +45,9 @@ def alarms(subject, programs, seed):
 
 @pytest.mark.parametrize("cell", CELLS, ids=str)
 def test_programs_on_a_right_twin_raise_no_alarm(cell):
-    programs = ON_TWINS // len(CELLS)
+    # A compiled twin pays for each shape; the other takes more of the programs.
+    share = 0.6 if cell.twin == "jaxkv" else 1.4
+    programs = round(share * ON_TWINS / len(CELLS))
 
     alarm, compared = alarms(make_subject(cell), programs, seed=11)
 
