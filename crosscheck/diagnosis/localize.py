@@ -76,8 +76,10 @@ def _origin(trial: Trial) -> tuple[int | None, str, bool | None]:
 def _captured(trial: Trial) -> tuple[int | None, str, bool | None] | None:
     """Compare what the layers answer in a step with what they answer in one forward."""
     step = getattr(trial.candidate, "capture_step", None)
+    if step is None or "capture" not in trial.info.capabilities:
+        return None
     event = _wrong_step(trial)
-    if step is None or event is None or "capture" not in trial.info.capabilities:
+    if event is None:
         return None
     ours = _step_points(trial, event)
     owed = trial.reference.capture(np.array(event.texts, dtype=np.int32))
