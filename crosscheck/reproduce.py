@@ -81,8 +81,7 @@ def _must_agree(
         return [], None
     lines = (
         f"left, right = {_element(left)}, {_element(right)}",
-        "error = np.abs(np.float64(left) - np.float64(right)).max()",
-        f"allowed = {comparison.allowed!r}  # {comparison.tolerance.level}",
+        f"error, allowed = np.abs(np.float64(left) - right).max(), {comparison.allowed!r}",
         'print(f"largest difference {error:.3g}, allowed {allowed:.3g}")',
         "sys.exit(0 if error <= allowed else 1)",
     )

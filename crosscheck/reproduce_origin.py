@@ -2,12 +2,13 @@
 
 import os
 import re
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qsl
 
 from crosscheck.reproduce_program import Origin
+from crosscheck.subjects.sources import ADAPTER_HINTS, parse
 
 
 def origin_of(spec: str, subject: Any, folder: Path) -> Origin | None:
@@ -32,13 +33,21 @@ def _factory(spec: str, folder: Path) -> Origin | None:
             f"AutoModelForCausalLM.from_pretrained({directory!r})",
             ("from transformers import AutoModelForCausalLM",),
         )
-    head, _, query = spec.rpartition("?") if "?" in spec else (spec, "", "")
+    head, options = parse(spec)
     place, _, name = head.partition(":")
-    options = ", ".join(f"{key}={value!r}" for key, value in parse_qsl(query))
     module = Path(place).stem if place.endswith(".py") else place
-    if not re.fullmatch(r"[A-Za-z_][\w.]*", module) or not name.isidentifier():
+    if not re.fullmatch(r"[A-Za-z_][\w.]*", module):
         return None
+    given = [f"{key}={value!r}" for key, value in options.items() if key not in ADAPTER_HINTS]
+    # Where a module has no such factory, `load_subject` asked its `factory` for the name.
+    if not name.isidentifier() or _asks_by_name(module, name):
+        name, given = "factory", [repr(name), *given]
     where = None
     if place.endswith(".py"):
         where = os.path.relpath(Path(place).resolve().parent, folder.resolve())
-    return Origin(f"{name}({options})", (f"from {module} import {name}",), where)
+    return Origin(f"{name}({', '.join(given)})", (f"from {module} import {name}",), where)
+
+
+def _asks_by_name(module: str, name: str) -> bool:
+    loaded = sys.modules.get(module)
+    return hasattr(loaded, "factory") and not hasattr(loaded, name)

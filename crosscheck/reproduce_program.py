@@ -18,7 +18,7 @@ from crosscheck.tape import Call
 
 MOST_LINES = 39
 MOST_ELEMENTS = 400
-WIDTH = 96
+WIDTH = 99
 NAMES = ("candidate", "reference")
 
 

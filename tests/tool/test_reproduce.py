@@ -11,6 +11,7 @@ from crosscheck import bitwise, semantic
 from crosscheck.programs.case import Case
 from crosscheck.relations.registry import Relation, Sides
 from crosscheck.reproduce import reproduce
+from crosscheck.reproduce_driver import trimmed
 from crosscheck.reproduce_origin import origin_of
 from tests.tool.user_model import Decoder
 
@@ -149,5 +150,46 @@ def test_two_calls_that_should_be_bitwise_equal_are_compared_exactly(tmp_path):
 
     text = program(None, drifting, tmp_path, bitwise())
 
-    assert "allowed = 0.0  # bitwise" in text
+    assert "error, allowed = np.abs(np.float64(left) - right).max(), 0.0\n" in text
     assert text.count("candidate.full(") == 2
+
+
+DRIVER = """
+import copy, numpy as np
+class Drive:
+    def __init__(self, model):
+        self.model = model
+    def call(self, ids, mask=None):
+        if mask is not None:
+            print("masked")
+        with open("/dev/null"):
+            return self.model.full(ids)
+    def full(self, ids):
+        return self.call(ids)
+    def gather(self, state, rows):
+        return state
+""".strip().splitlines()
+
+
+def test_a_driver_is_cut_down_to_what_the_program_calls():
+    cut = trimmed(DRIVER, {"full"}, plain=True)
+
+    assert cut is not None
+    assert cut[0] == "import numpy as np"
+    assert not any("gather" in line or "masked" in line for line in cut)
+    assert trimmed(DRIVER, {"full", "gather"}, plain=False)[-1] == DRIVER[-1]
+
+
+def test_a_driver_that_lacks_a_method_drives_nothing():
+    assert trimmed(DRIVER, {"full", "fork"}, plain=True) is None
+
+
+def test_a_bare_model_brings_its_driver_and_a_subject_none(tmp_path):
+    decoder = Decoder("restarted")
+    decoder.driver, decoder.bare = tuple(DRIVER), True
+    origin = origin_of(f"{FILE}:restarted?layers=2&cache=static", decoder, tmp_path)
+    decoder.bare = False
+
+    assert origin.driver == tuple(DRIVER)
+    assert origin.expression == "restarted(layers=2)"
+    assert origin_of(f"{FILE}:restarted", decoder, tmp_path).driver == ()
