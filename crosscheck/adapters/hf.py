@@ -4,8 +4,8 @@ Letters: B rows, T tokens of this call, S tokens fed so far.
 """
 
 import copy
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from crosscheck.adapters import (
 )
 from crosscheck.adapters.hf_call import Caller
 from crosscheck.adapters.hf_probe import Facts, probe
-from crosscheck.adapters.hf_state import Held, by_slot, kept, real, usable
+from crosscheck.adapters.hf_state import Held, Setup, by_slot, kept, real, usable
 from crosscheck.adapters.torch_tools import (
     cast_copy,
     dtype_of,
@@ -34,27 +34,6 @@ from crosscheck.errors import CrosscheckError, Refused
 from crosscheck.subjects.protocol import KV, SubjectInfo
 
 DEFAULT_CAPACITY = 64
-
-
-@dataclass(frozen=True)
-class Setup:
-    """How a model is driven; the same for its casts and variants.
-
-    Attributes:
-        cache: Makes a cache; None for the model's own.
-        cache_options: Arguments of that cache beyond config, capacity, batch, dtype.
-        gather: The verb that reorders rows; None for the most general one that all layers have.
-        name: For reports.
-        notes: Sentences for the report.
-        documented: relation -> what the package says about a difference there.
-    """
-
-    cache: Any = None
-    cache_options: Mapping[str, Any] = field(default_factory=dict)
-    gather: str | None = None
-    name: str = ""
-    notes: tuple[str, ...] = ()
-    documented: Mapping[str, Any] = field(default_factory=dict)
 
 
 class CausalLM:

@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from crosscheck.adapters.hf import CausalLM, Setup
+from crosscheck.adapters.hf import CausalLM
+from crosscheck.adapters.hf_state import Setup
 from crosscheck.adapters.torch_tools import amplify as torch_amplify
 from crosscheck.adapters.torch_tools import torch_module
 from crosscheck.errors import CrosscheckError

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from crosscheck.adapters import hf_cache, hf_facts, hf_variants, torch_capture
+from crosscheck.adapters import hf_cache, hf_facts, hf_masks, hf_variants, torch_capture
 from crosscheck.errors import CrosscheckError
 
 NEAR = 1e-3
@@ -101,7 +101,7 @@ def probe(subject: Any) -> Facts:
     offset, own = _positions(run, found, plain, hf_facts.pad_id(config))
     cache = _cache(run, found)
     _padding(run, found, plain, offset, own)
-    _visible(run, found)
+    found.say("visible", hf_masks.why_not(run, cached="cache" in found.has))
     windows = hf_facts.windows(config)
     layers, kv_heads = _kv(found, cache)
     variants = hf_variants.names(subject.model, windows)
@@ -227,60 +227,3 @@ def _after_gap(run: Probe, own: bool) -> NDArray:
     later_BT = np.broadcast_to(np.arange(4, TOKENS), (2, TOKENS - 4))
     known["cache"] = cache
     return run.caller(run.ids_BT[:, 4:], real_BS=real_BS, position_BT=at(later_BT), **known)[0]
-
-
-def _visible(run: Probe, found: Findings) -> None:
-    """Look whether a prepared mask reaches the attention, uncached and cached."""
-    works, refusal = None, None
-    for placed in (False, True):
-        run.caller.placed_masks = placed
-        try:
-            works = _reaches(run, "cache" in found.has)
-        except Exception as error:
-            refusal = f"a prepared mask raised {type(error).__name__}"
-        if works is not None:
-            refusal = "a prepared 4-D mask does not reach its attention"
-            break
-    found.say("visible", None if works else refusal)
-
-
-def _reaches(run: Probe, cached: bool) -> bool:
-    ids_BT, new = run.ids_BT[:, :4], 4
-    causal_BTS = np.broadcast_to(np.tri(new, dtype=bool), (2, new, new))
-    hidden_BTS = causal_BTS.copy()
-    hidden_BTS[:, 2:, 1] = False
-    changed_BT = ids_BT.copy()
-    changed_BT[:, 1] = (changed_BT[:, 1] - run.first + 1) % (run.vocab - run.first) + run.first
-    plain = run.full(ids_BT)
-    whole, hidden, changed, causal = (
-        _masked(run, i, m)
-        for i, m in (
-            (ids_BT, np.ones_like(causal_BTS)),
-            (ids_BT, hidden_BTS),
-            (changed_BT, hidden_BTS),
-            (ids_BT, causal_BTS),
-        )
-    )
-    steps = _two_steps(run, ids_BT, hidden_BTS) if cached else hidden
-    return (
-        run.near(lambda: causal, plain)
-        and not run.near(lambda: whole[:, :3], plain[:, :3])
-        and run.near(lambda: changed[:, 2:], hidden[:, 2:])
-        and run.near(lambda: steps, hidden)
-    )
-
-
-def _masked(run: Probe, ids_BT: NDArray, visible_BTS: NDArray, start: int = 0, **known: Any) -> Any:
-    """Return logits under a prepared mask; with `cache`, logits and cache."""
-    rows, new = ids_BT.shape
-    position_BT = np.broadcast_to(np.arange(start, start + new), (rows, new))
-    position_BT = position_BT if run.caller.placed_masks else None
-    out = run.caller(ids_BT, visible_BTS=visible_BTS, position_BT=position_BT, **known)
-    return out if known else out[0]
-
-
-def _two_steps(run: Probe, ids_BT: NDArray, visible_BTS: NDArray) -> NDArray:
-    known = {"cache": run.subject.init(2, TOKENS + 3).cache, "use_cache": True}
-    head, known["cache"] = _masked(run, ids_BT[:, :3], visible_BTS[:, :3, :3], **known)
-    tail, _ = _masked(run, ids_BT[:, 3:], visible_BTS[:, 3:], 3, **known)
-    return np.concatenate([head, tail], 1)

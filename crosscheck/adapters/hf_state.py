@@ -1,16 +1,37 @@
-"""What was fed into a cache, and which of it is real.
+"""How a model is driven, what was fed into its cache, and which of it is real.
 
 Letters: B rows, T tokens of this call, S tokens fed so far.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from crosscheck.errors import SubjectError
+
+
+@dataclass(frozen=True)
+class Setup:
+    """How a model is driven; the same for its casts and variants.
+
+    Attributes:
+        cache: Makes a cache; None for the model's own.
+        cache_options: Arguments of that cache beyond config, capacity, batch, dtype.
+        gather: The verb that reorders rows; None for the most general one that all layers have.
+        name: For reports.
+        notes: Sentences for the report.
+        documented: relation -> what the package says about a difference there.
+    """
+
+    cache: Any = None
+    cache_options: Mapping[str, Any] = field(default_factory=dict)
+    gather: str | None = None
+    name: str = ""
+    notes: tuple[str, ...] = ()
+    documented: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass

@@ -19,7 +19,7 @@ def blocks(model: Any) -> tuple[str, Any] | None:
     lists = [
         (name, module)
         for name, module in model.named_modules()
-        if type(module).__name__ == "ModuleList" and len(module) and _part(module[0], ATTENTION)
+        if type(module).__name__ == "ModuleList" and any(_part(b, ATTENTION) for b in module)
     ]
     return max(lists, key=lambda pair: len(pair[1]), default=None)
 

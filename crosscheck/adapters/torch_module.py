@@ -5,7 +5,6 @@ Letters: B rows, T tokens, V vocabulary.
 
 import copy
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,22 +12,12 @@ from numpy.typing import NDArray
 
 from crosscheck.adapters import calling, drivers, structure, torch_capture
 from crosscheck.adapters import torch_tools as tools
-from crosscheck.errors import CrosscheckError, Refused, SubjectError
+from crosscheck.adapters.torch_verbs import Fed, common, own_verbs
+from crosscheck.errors import CrosscheckError, SubjectError
 from crosscheck.subjects.functions import FunctionSubject, from_functions
 from crosscheck.subjects.protocol import KV
 
 ROOM = 64
-CROPS = ("crop", "rollback", "truncate", "rewind")
-GATHERS = ("batch_select_indices", "reorder_cache", "gather", "reorder", "index_select")
-
-
-@dataclass(frozen=True)
-class Fed:
-    """A module's cache, and how many tokens of every row were fed into it."""
-
-    cache: Any
-    fed: int
-    capacity: int | None = None
 
 
 def adapt_module(
@@ -216,7 +205,7 @@ class _Adapter:
                 f"adapt: {type(self.module).__name__} raised in a cached call: "
                 f"{type(error).__name__}: {' '.join(str(error).split())[:160]}. Give call=."
             ) from error
-        verbs = _own_verbs(held)
+        verbs = own_verbs(held)
         axes = structure.find_axes(sample) if structure.leaves(held) else None
         return verbs if axes is None else self._plain(axes, held) | verbs
 
@@ -226,7 +215,7 @@ class _Adapter:
             return Fed(structure.gather(state.cache, axes, index), state.fed, state.capacity)
 
         def rollback(state: Fed, length_B: NDArray) -> Fed:
-            length = _common(length_B)
+            length = common(length_B)
             cache = structure.shorten(state.cache, axes, length) if axes.grows else state.cache
             return Fed(cache, length, state.capacity)
 
@@ -245,34 +234,6 @@ class _Adapter:
         if pairs:
             verbs |= {"kv": kv, "with_kv": with_kv, "num_layers": len(pairs)}
         return verbs
-
-
-def _own_verbs(cache: Any) -> dict[str, Any]:
-    """Return rollback and gather of a cache object that has them as methods."""
-    verbs: dict[str, Any] = {}
-    crop = next((n for n in CROPS if callable(getattr(cache, n, None))), None)
-    pick = next((n for n in GATHERS if callable(getattr(cache, n, None))), None)
-
-    def rollback(state: Fed, length_B: NDArray) -> Fed:
-        length = _common(length_B)
-        after = getattr(state.cache, str(crop))(length)
-        return Fed(state.cache if after is None else after, length, state.capacity)
-
-    def gather(state: Fed, rows: NDArray) -> Fed:
-        after = getattr(state.cache, str(pick))(tools.to_torch(rows.astype(np.int64)))
-        return Fed(state.cache if after is None else after, state.fed, state.capacity)
-
-    if crop is not None:
-        verbs["rollback"] = rollback
-    if pick is not None:
-        verbs["gather"] = gather
-    return verbs
-
-
-def _common(length_B: NDArray) -> int:
-    if len(set(length_B.tolist())) != 1:
-        raise Refused("rollback: rows keep unlike lengths, this cache has one length for all rows.")
-    return int(length_B[0])
 
 
 def _like(array: NDArray, old: Any) -> Any:

@@ -78,6 +78,30 @@ class Buffered(nn.Module):
         return self.head(self.embed(tokens).cumsum(1))
 
 
+class Sums:
+    """A cache of its own kind: running sums of every length, with verbs."""
+
+    def __init__(self, sums):
+        self.sums = sums
+
+    def crop(self, length):
+        return Sums(self.sums[:, :length])
+
+    def reorder(self, rows):
+        self.sums = self.sums[rows]
+
+
+class Summing(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(VOCAB, VOCAB)
+
+    def forward(self, ids, cache=None):
+        past = 0 if cache is None else cache.sums[:, -1:]
+        new = past + self.embed(ids).cumsum(1)
+        return new, Sums(new if cache is None else torch.cat([cache.sums, new], 1))
+
+
 def decoder():
     torch.manual_seed(0)
     return adapt(Decoder(), amplify=0).cast("float64")
@@ -127,6 +151,20 @@ def test_rows_and_lengths_are_found_by_shape(make):
 
 
 @pytest.mark.parametrize("make", [decoder, buffered])
+def test_a_caches_own_verbs_are_used():
+    subject = adapt(Summing())
+    ids, rows = texts(subject), np.array([1, 0, 1])
+    _, state = fed(subject, ids, [9])
+
+    back, _ = subject.step(subject.rollback(subject.fork(state), [4, 4]), ids[:, 4:])
+    gathered, _ = subject.step(subject.gather(state, rows), ids[rows, 9:])
+
+    assert subject.info.capabilities >= {"rollback", "gather"}
+    assert not {"kv", "capture"} & subject.info.capabilities
+    assert apart(back, subject.full(ids)[:, 4:]) < 1e-5
+    assert apart(gathered, subject.full(ids)[rows, 9:]) < 1e-5
+
+
 def test_kv_is_read_and_written_by_layer(make):
     subject = make()
     ids = texts(subject)
