@@ -119,8 +119,9 @@ def past_window(trial: Trial) -> Iterator[Diagnosis]:
 
 def shrunk(trial: Trial) -> Iterator[Diagnosis]:
     """With room for less than the window the logits are those of a window as wide as the room."""
-    room, windows = trial.case.capacity, set(trial.info.windows)
-    if room is None or len(windows) != 1 or None in windows or room >= min(windows):
+    room, windows = trial.case.capacity, trial.info.windows
+    window = windows[0] if len(set(windows)) == 1 else None
+    if room is None or window is None or room >= window:
         return
     if "visible" not in reach(trial.candidate):
         return
@@ -162,7 +163,8 @@ def shifted(trial: Trial) -> Iterator[Diagnosis]:
         [np.asarray(answer(trial.candidate, ids.copy(), place + shift)) for shift in (0, 7)]
         for answer in (_uncached, _cached)
     )
-    if apart(*cached, None).any() and not apart(*full, None).any():
+    moved_cached = apart(cached[0], cached[1], None).any()
+    if moved_cached and not apart(full[0], full[1], None).any():
         words = "a shift of all positions changes cached logits: keys and queries rotate unlike"
         yield Diagnosis("rope.twice", 0.85, words)
 

@@ -105,5 +105,5 @@ def apart(left: NDArray, right: NDArray, valid: NDArray | None) -> NDArray:
     with np.errstate(invalid="ignore"):
         error = np.abs(left.astype(np.float64) - right.astype(np.float64))
     same = (error <= RTOL * scale) | (np.isnan(left) & np.isnan(right))
-    wrong = ~same.reshape(*same.shape[:2], -1).all(axis=2)
+    wrong: NDArray = np.logical_not(same.reshape(*same.shape[:2], -1).all(axis=2))
     return wrong if valid is None else wrong & valid
