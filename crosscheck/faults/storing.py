@@ -4,7 +4,7 @@ Letters: B rows, T new tokens, S slots, K key/value heads, H head width.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -69,8 +69,14 @@ class Storing(Planted):
 
 
 def copied(kv: KV) -> KV:
-    """Return the same entries in arrays that may be written to."""
-    return KV(*(np.array(x) for x in (kv.keys_BSKH, kv.values_BSKH, kv.position_BS, kv.valid_BS)))
+    """Return the same entries, of the subject's own class, in arrays that may be written to."""
+    return replace(
+        kv,
+        keys_BSKH=np.array(kv.keys_BSKH),
+        values_BSKH=np.array(kv.values_BSKH),
+        position_BS=np.array(kv.position_BS),
+        valid_BS=np.array(kv.valid_BS),
+    )
 
 
 def written(row: int, before: KV, after: KV) -> Written:

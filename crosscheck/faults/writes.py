@@ -14,6 +14,9 @@ from crosscheck.faults.planted import Call, Held, Planted
 from crosscheck.faults.registry import fault
 from crosscheck.faults.storing import NEEDS, Storing, Written, has_heads
 
+# Small enough to repeat within the smallest ring.
+PAGE = 2
+
 
 def _square(subject: Any) -> None:
     """Refuse a subject whose keys and values cannot lie in each other's place.
@@ -198,9 +201,9 @@ def page_alias(subject: Any) -> Planted:
 
     def write(w: Written) -> None:
         slots = np.append(w.old, w.new)
-        for place in range(max(len(w.old), 4), len(slots)):
+        for place in range(max(len(w.old), PAGE), len(slots)):
             for side in w.sides:
-                side[slots[place - 4]] = side[slots[place]]
+                side[slots[place - PAGE]] = side[slots[place]]
 
     return Storing(subject, write)
 

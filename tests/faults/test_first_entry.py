@@ -69,7 +69,7 @@ WRITE = {
 }
 OVERWRITE = {
     "write.overlap": (PLAIN, CHUNKS),
-    "page.alias": (PLAIN, CHUNKS),
+    "page.alias": (PLAIN, (("feed", 2), ("feed", 1))),
     "capacity.clamp": (PLAIN, OVERFULL),
     "rollback.leak": (PLAIN, BACK),
     "rollback.evicted": (RING, LATE),
