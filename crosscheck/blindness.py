@@ -48,7 +48,7 @@ def try_faults(job: Job, clock: Clock, share: float, *, which: str = "catches") 
         (job.killed if seen else job.unseen).append(fault.name)
         if seen and not named:
             break
-    _judge(job, refused, late=late, named=named)
+    _judge(job, refused, late=late, named=named, many=len(faults))
 
 
 def _is_seen(job: Job, planted: Any, in_time: Callable[[], bool]) -> bool | None:
@@ -69,8 +69,10 @@ def planted_reference(job: Job, planted: Any) -> Any:
     return planted if job.axis == "self" else job.oracle.reference
 
 
-def _judge(job: Job, refused: list[str], *, late: bool, named: bool) -> None:
+def _judge(job: Job, refused: list[str], *, late: bool, named: bool, many: int) -> None:
     if job.killed and not (named and job.unseen):
+        if late:
+            job.reason = f"{len(job.killed)} of {many} faults were planted within the budget"
         return
     if late and not (named and job.unseen):
         job.verdict = "inconclusive"

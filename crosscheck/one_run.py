@@ -1,8 +1,8 @@
 """One call of `check` from its first question to its last row, within one budget in seconds.
 
 The order: who may judge; the float64 gate over every relation's examples, one by one in turn;
-generated programs; planted faults for what passed; the working dtype; and for what failed the
-smallest case, where it begins and which fault explains it.
+generated programs; for what failed the smallest case, where it begins and which fault explains it;
+planted faults for what passed; the working dtype.
 """
 
 from collections import Counter
@@ -28,7 +28,7 @@ from crosscheck.working import judge_working, working_subject
 Progress = Callable[[str, int, int], None]
 
 # When each part stops, as shares of the budget; what one leaves over goes to the next.
-EXAMPLES, PROGRAMS, PLANTED, WORKING, EXPLAINED = 0.5, 0.6, 0.8, 0.9, 1.0
+EXAMPLES, PROGRAMS, EXPLAINED, PLANTED, WORKING = 0.45, 0.55, 0.75, 0.88, 0.95
 GENERATED = 60
 # A relation's first example is worth more than another's tenth.
 REACHED = 0.75
@@ -73,9 +73,11 @@ class Run:
         self._generate()
         for job in self.jobs:
             job.decide(self.clock.seconds)
+        explained = self._explained()
         self._plant(faults)
         working = self._work(dtypes)
-        return self._finished([*rows, *self._explained(), *working])
+        gate = [explained.get(id(job)) or job.row() for job in self.jobs]
+        return self._finished([*rows, *gate, *working])
 
     def _examine(self, able: list[Relation]) -> None:
         own = examine(self.candidate, seed=self.seed)
@@ -171,21 +173,18 @@ class Run:
         axis = "self" if self.reference is None else "parity"
         return [judge_greedy(subject, against, oracle, dtype, seed=self.seed, axis=axis)]
 
-    def _explained(self) -> list[RelationResult]:
-        rows, failed = [], set()
-        order = sorted(self.jobs, key=lambda job: job.axis != "self")
-        todo = [job for job in order if job.verdict == "fail"]
-        for job in order:
-            row = job.row()
-            if job.verdict == "fail":
-                left = self.clock.seconds * EXPLAINED - self.clock.spent
-                deadline = self.clock.until(EXPLAINED) - left * (1 - 1 / max(1, len(todo)))
-                # What fails within one subject explains its difference to the other.
-                if job.axis == "self" or job.relation.name not in failed:
-                    row = explain(job, row, deadline=deadline)
-                failed.add(job.relation.name)
-                todo.remove(job)
-            rows.append(row)
+    def _explained(self) -> dict[int, RelationResult]:
+        """Return the failures' rows; each may take half of the time that is left, the last all."""
+        failed = [job for job in self.jobs if job.verdict == "fail"]
+        own = {job.relation.name for job in failed if job.axis == "self"}
+        # What fails within one subject explains its difference to the other.
+        todo = [job for job in failed if job.axis == "self" or job.relation.name not in own]
+        rows: dict[int, RelationResult] = {}
+        for place, job in enumerate(todo):
+            spent = self.clock.spent / self.clock.seconds
+            left = max(0.0, EXPLAINED - spent) / (1 if job is todo[-1] else 2)
+            rows[id(job)] = explain(job, job.row(), deadline=self.clock.until(spent + left))
+            self._tell(f"{job.relation.name}, {place + 1} of {len(todo)} failures")
         return rows
 
     def _unsupported(self, relation: Relation, reason: str) -> RelationResult:
