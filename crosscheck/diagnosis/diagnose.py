@@ -42,14 +42,17 @@ class Suspicion:
     @property
     def score(self) -> float:
         """From 0 to 1: a replay that fits wherever something is wrong."""
-        told = [(self.weight, self.here), *((1.0, m) for m in self.apart if not m.silent)]
+        told = [(self.weight, self.here), *((1.0, m) for m in self.apart)]
+        told = [(weight, m) for weight, m in told if not m.silent]
+        if not told:
+            return 0.0
         score = sum(weight * m.score for weight, m in told) / sum(weight for weight, _ in told)
         return score if len(told) > 1 or self.weight >= 1 else 0.6 * score
 
     @property
     def words(self) -> str:
         """What the replays showed."""
-        told = [self.here, *(m for m in self.apart if not m.silent)]
+        told = [m for m in (self.here, *self.apart) if not m.silent]
         exact = sum(m.exact for m in told)
         if self.here.exact:
             start = "planted in the right path it gives the same wrong logits"

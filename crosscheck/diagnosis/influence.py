@@ -37,12 +37,14 @@ RULES: Mapping[str, Rule] = {
 
 def influenced(trial: Trial) -> Iterator[Diagnosis]:
     """Name the rule whose table is the one that is measured, and not that of a right cache."""
-    info, t = trial.info, TOKENS
-    if "cache" not in info.capabilities or info.num_layers < 1:
+    info = trial.info
+    # Within every window, so that no rule leaves a token without anything to read.
+    t = min([TOKENS, *(window for window in info.windows if window)])
+    if "cache" not in info.capabilities or info.num_layers < 1 or t < 4:
         return
     cuts = [(1,) * t]
     if "chunk" in info.capabilities:
-        cuts = [(1,) * t, (2, 1, 3), (1, 5), (4, 2)]
+        cuts += [(2, 1, t - 3), (1, t - 1), (t - 2, 2)]
     measured = [_measured(trial, cut) for cut in cuts]
     fits = [
         name
