@@ -42,7 +42,7 @@ def sizes_of(case: Case) -> tuple[int, ...]:
 def room_for(info: SubjectInfo, tokens: int) -> int:
     """Return a capacity with some room beyond the tokens, within the subject's positions."""
     room = -(-(tokens + 1) // ROOM) * ROOM
-    return max(tokens, min(room, info.max_positions or room))
+    return min(room, info.max_positions or room)
 
 
 def encoder_of(subject: Any, batch: int, seed: int) -> NDArray | None:

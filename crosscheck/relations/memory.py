@@ -24,6 +24,8 @@ from crosscheck.relations.texts import appends, draw, partitions, some_partition
 from crosscheck.subjects.protocol import SubjectInfo, describe
 from crosscheck.tolerance import bitwise
 
+GENEROUS = 128
+
 
 def _branch_cases(info: SubjectInfo, seed: int) -> Iterator[Case]:
     ids = draw(info, seed, batch=4)
@@ -153,10 +155,12 @@ def _capacity_cases(info: SubjectInfo, seed: int) -> Iterator[Case]:
     windows = [w for w in info.windows if w]
     # Of the rooms, one lies below every window: a buffer must not shrink it.
     small = min([max(2, t - 6), *(max(2, w - 2) for w in windows)])
-    for room in dict.fromkeys((t, t + 1, t + 7, t - 1, small)):
+    # A compiled subject compiles each room: one beyond the text is that of all other relations.
+    larger = room_for(info, t)
+    for room in dict.fromkeys((t, larger, t - 1, small)):
         tight = room < t
         for sizes in dict.fromkeys((chunks, _up_to(room, t, info) if tight else ones)):
-            if sizes[0] > room or (sizes == ones != chunks and room != t + 7):
+            if sizes[0] > room or (sizes == ones != chunks and room != larger):
                 continue
             yield Case(ids, appends(sizes), capacity=room, seed=seed)
 
@@ -187,7 +191,7 @@ def cache_capacity(candidate: Any, reference: Any, case: Case) -> Sides:
     """
     room, sizes, (batch, t) = case.capacity or case.ids.shape[1], sizes_of(case), case.ids.shape
     encoder = encoder_of(candidate, batch, case.seed)
-    generous = room_for(describe(candidate), max(t, room) + 9)
+    generous = room_for(describe(candidate), GENEROUS - 1)
     if "cache" in describe(reference).capabilities:
         right = run(reference, case.ids, sizes, room=generous, encoder=encoder).logits_BTV
     else:
