@@ -5,7 +5,7 @@ rules of the faults of masks and windows, followed through the layers, predict t
 Letters: T tokens of the text, L layers; p tokens held, w of a step.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from itertools import accumulate
 
 import numpy as np
@@ -25,14 +25,16 @@ def _causal(query_w1: NDArray, key_S: NDArray, held: int) -> NDArray:
     return key_S <= query_w1
 
 
-RULES: Mapping[str, Rule] = {
-    "": _causal,
-    "mask.top_left": lambda q, k, p: k <= q - p,
-    "mask.none": lambda q, k, p: k >= 0 * q,
-    "mask.none.later": lambda q, k, p: (k >= 0 * q) if p else k <= q,
-    "mask.off_by_one": lambda q, k, p: k <= q + bool(p),
-    "mask.prompt_hidden": lambda q, k, p: (k <= q) & (k >= p),
-}
+RULES: tuple[tuple[str, Rule], ...] = (
+    ("", _causal),
+    ("mask.top_left", lambda q, k, p: k <= q - p),
+    # is_causal=T > 1: a step of one token reads everything.
+    ("mask.top_left", lambda q, k, p: (k <= q - p) if len(q) > 1 else k <= q),
+    ("mask.none", lambda q, k, p: k >= 0 * q),
+    ("mask.none.later", lambda q, k, p: (k >= 0 * q) if p else k <= q),
+    ("mask.off_by_one", lambda q, k, p: k <= q + bool(p)),
+    ("mask.prompt_hidden", lambda q, k, p: (k <= q) & (k >= p)),
+)
 
 
 def influenced(trial: Trial) -> Iterator[Diagnosis]:
@@ -48,9 +50,9 @@ def influenced(trial: Trial) -> Iterator[Diagnosis]:
     measured = [_measured(trial, cut) for cut in cuts]
     fits = [
         name
-        for name in RULES
+        for name, rule in RULES
         if all(
-            np.array_equal(_predicted(trial, name, c), m)
+            np.array_equal(_predicted(trial, rule, c), m)
             for c, m in zip(cuts, measured, strict=True)
         )
     ]
@@ -78,7 +80,7 @@ def _measured(trial: Trial, cut: tuple[int, ...]) -> NDArray:
     return (moved_JT > RTOL * np.abs(logits_BTV[t]).max()).T
 
 
-def _predicted(trial: Trial, name: str, cut: tuple[int, ...]) -> NDArray:
+def _predicted(trial: Trial, rule: Rule, cut: tuple[int, ...]) -> NDArray:
     """Return the table that a rule gives, through all layers and their windows."""
     t, windows = sum(cut), trial.info.windows or (None,) * trial.info.num_layers
     table_TT = np.eye(t, dtype=np.bool_)
@@ -87,7 +89,7 @@ def _predicted(trial: Trial, name: str, cut: tuple[int, ...]) -> NDArray:
         for held, size in zip((0, *accumulate(cut)), cut, strict=False):
             query_w1 = held + np.arange(size)[:, None]
             key_S = np.arange(held + size)
-            sees_wS = np.broadcast_to(RULES[name](query_w1, key_S, held), (size, held + size))
+            sees_wS = np.broadcast_to(rule(query_w1, key_S, held), (size, held + size))
             if window is not None:
                 sees_wS = sees_wS & (key_S > query_w1 - window)
             read_wT = (sees_wS.astype(int) @ below_TT[: held + size].astype(int)) > 0
