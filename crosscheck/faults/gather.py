@@ -102,7 +102,7 @@ class Inverse(Planted):
         order = np.asarray(rows)
         if sorted(order.tolist()) != list(range(len(held.texts))):
             return super().gather(held, rows)
-        state = self.inner.gather(held.state, np.argsort(order))
+        state = self.inner.gather(held.state, np.argsort(order).tolist())
         return reordered(held.advanced(state), rows)
 
 
