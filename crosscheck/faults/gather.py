@@ -78,7 +78,11 @@ class Skipped(Planted):
         """Return as many rows as asked for, in the old order."""
         batch = len(held.texts)
         order = [row % batch for row in range(len(rows))]
-        state = held.state if order == list(range(batch)) else self.inner.gather(held.state, order)
+        state = (
+            held.state
+            if order == list(range(batch))
+            else self.inner.gather(held.state, np.array(order))
+        )
         return reordered(held.advanced(state), rows)
 
 
@@ -102,7 +106,7 @@ class Inverse(Planted):
         order = np.asarray(rows)
         if sorted(order.tolist()) != list(range(len(held.texts))):
             return super().gather(held, rows)
-        state = self.inner.gather(held.state, np.argsort(order).tolist())
+        state = self.inner.gather(held.state, np.argsort(order))
         return reordered(held.advanced(state), rows)
 
 

@@ -147,7 +147,7 @@ class Planted:
 
     def gather(self, held: Any, rows: Sequence[int] | NDArray) -> Any:
         """Return the state with the rows in the order named."""
-        return reordered(replace(held, state=self.inner.gather(held.state, rows)), rows)
+        return reordered(replace(held, state=self.inner.gather(held.state, np.asarray(rows))), rows)
 
     def fork(self, held: Any) -> Any:
         """Return a second state that lives on by itself."""
