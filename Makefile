@@ -7,7 +7,7 @@ MODEL := .venv/.model
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 EACH_CORE := -n auto --dist loadfile
 
-.PHONY: demo test test-deep lint bench
+.PHONY: demo test test-deep lint bench crosscheck
 
 demo: $(MODEL)
 	@$(BIN)/python -m bench.demo
@@ -23,6 +23,9 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/basedpyright --pythonpath $(BIN)/python
 	$(BIN)/python -m pytest tests/repo
+
+crosscheck: $(READY)
+	$(ONE_THREAD) $(BIN)/crosscheck run jaxkv.subject:llama --against torchkv.subject:llama
 
 bench: $(MODEL)
 	$(BIN)/python -m bench decode

@@ -29,3 +29,31 @@ class Disagreement(AssertionError):
 
 class Inconclusive(Disagreement):
     """Too many differences were near ties: the check could tell neither agreement nor a fault."""
+
+
+class SubjectError(CrosscheckError):
+    """A subject did not keep the protocol; the message says which call, and what came of it."""
+
+
+class SubjectRaised(SubjectError):
+    """The model behind a subject raised where it should have answered."""
+
+
+class Refused(SubjectError):
+    """A subject says that it cannot do this (past its room, past its window): not a fault."""
+
+
+class WrongResult(SubjectError):
+    """A subject returned another shape, another dtype, or not a pair of logits and state."""
+
+
+class InputChanged(SubjectError):
+    """A subject wrote into the arrays that it was given."""
+
+
+class NotRepeatable(SubjectError):
+    """A subject answered the same call twice with different bits."""
+
+
+class TimedOut(SubjectError):
+    """A subject did not answer within the time-out; its worker is left behind."""

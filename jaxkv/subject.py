@@ -6,61 +6,39 @@ Letters: B rows, T tokens, S slots, K key/value heads, H head width, V vocabular
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxkv import caches
 from jaxkv.caches import Cache
 from jaxkv.generation import Generated, generate
-from jaxkv.model import Decoder, forward, params_of
-from jaxkv.spec.errors import CapacityError, RequestError, ShapeError
+from jaxkv.model import Decoder
+from jaxkv.spec.identity import weights_hash
+from jaxkv.spec.tiny import open_subject
 from jaxkv.streaming import stream
+from jaxkv.testing import states, variants
+from jaxkv.testing.driver import Driver
+from jaxkv.testing.explicit_state import ExplicitState
+from jaxkv.testing.info import KV, SubjectInfo, describe
+from jaxkv.testing.inputs import check_points, check_room, read_tokens
+from jaxkv.testing.states import State
+from jaxkv.weights import from_arrays, to_arrays
 
-BUCKETS = (1, 8, 24, 64, 256, 1024, 4096)
-
-
-@dataclass(frozen=True)
-class SubjectInfo:
-    """What the tester may know about a subject.
-
-    Attributes:
-        name: For reports.
-        framework: "jax" or "torch".
-        dtype: Of the parameters and the cache.
-        vocab_size: V.
-        num_layers: Sites of the cache.
-        capabilities: What it can be asked for.
-    """
-
-    name: str
-    framework: str
-    dtype: str
-    vocab_size: int
-    num_layers: int
-    capabilities: frozenset[str]
-
-
-@dataclass(frozen=True)
-class KV:
-    """One layer's cache as stored.
-
-    Keys (after rotation) and values, the position of each slot, which slots are valid.
-    """
-
-    keys_BSKH: np.ndarray
-    values_BSKH: np.ndarray
-    position_BS: np.ndarray
-    valid_BS: np.ndarray
+__all__ = ["KV", "Subject", "SubjectInfo", "factory"]
 
 
 class Subject:
     """A decoder with a cache layout, driven by numpy arrays.
 
-    Steps are padded to a few widths so that little is compiled.
+    A state whose step was given positions or visibility goes on as an `ExplicitState`, whatever the
+    layout.
+
+    Attributes:
+        forwarded_positions: Real tokens that went through the model so far.
+        rollback_room: Tokens that can be taken back once a ring has wrapped; None for any number.
     """
 
     def __init__(
@@ -71,65 +49,55 @@ class Subject:
         slack: int = 0,
         page_size: int | None = None,
         name: str | None = None,
+        notes: tuple[str, ...] = (),
+        compiled: bool = True,
     ):
         self.model, self.layout = model, layout
         self.slack, self.page_size = slack, page_size
-        self.info = SubjectInfo(
-            name=name or f"jaxkv/{layout}",
-            framework="jax",
-            dtype=str(model.dtype),
-            vocab_size=model.config.vocab_size,
-            num_layers=model.config.num_layers,
-            capabilities=frozenset(
-                {
-                    "cache",
-                    "chunk",
-                    "persistent",
-                    "rollback",
-                    "gather",
-                    "left_pad",
-                    "right_pad",
-                    "kv",
-                    "capture",
-                    "f64",
-                }
-            ),
-        )
-        self._params = params_of(model)
-        # Own jitted functions, so that a test that swaps a formula and makes a new subject gets a
-        # new trace.
-        self._forward = jax.jit(
-            lambda params, ids, cache, count, **promises: forward(
-                params, ids, cache, count, config=model.config, **promises
-            ),
-            static_argnames=("fresh", "rectangular"),
-        )
-        self._capture = jax.jit(self._captured)
+        self.name, self.notes, self.compiled = name or f"jaxkv/{layout}", notes, compiled
+        self.rollback_room = slack if layout == "window" else None
+        self.forwarded_positions = 0
+        self._driver = Driver(model, compiled=compiled)
+        self._variants: dict[str, Subject] = {}
 
-    def full(self, ids: np.ndarray, *, count: np.ndarray | None = None) -> np.ndarray:
-        """Return logits [B, T, V] of whole texts without a cache.
+    @cached_property
+    def info(self) -> SubjectInfo:
+        """What a tester may know about this subject."""
+        hashed = weights_hash(to_arrays(self.model))
+        return describe(
+            self.model, layout=self.layout, name=self.name, weights_hash=hashed, notes=self.notes
+        )
+
+    def full(
+        self,
+        ids: np.ndarray,
+        *,
+        count: np.ndarray | None = None,
+        mask: np.ndarray | None = None,
+        positions: np.ndarray | None = None,
+        visible: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """Return logits [B, T, V] of whole texts without a cache; for the options see `step`.
 
         Raises:
             CapacityError: The texts are longer than the model's positions.
             RequestError: An id is outside the vocabulary, or the model in training mode.
         """
-        ids = _checked("full", ids, self.model)
-        room = self.model.config.max_positions
-        if ids.shape[1] > room and count is None:
-            raise CapacityError(
-                f"full: {ids.shape[1]} tokens exceed the model's {room} positions. "
-                f"Feed {ids.shape[1] - room} fewer."
-            )
-        ids_BT, count_B, width = _pad(ids, count)
-        logits_BTV, _ = self._forward(self._params, ids_BT, None, count_B)
-        return np.asarray(logits_BTV)[:, :width]
+        tokens = read_tokens("full", ids, self.model, count=count, mask=mask)
+        check_room("full", int(tokens.count_B.max()), self.model)
+        self.forwarded_positions += int(tokens.real_BT.sum())
+        given = {"positions": positions, "visible": visible}
+        if positions is not None or visible is not None:
+            return self._driver.run_explicit("full", None, tokens, **given)[0]
+        return self._driver.run(None, tokens)[0]
 
-    def init(self, batch: int, capacity: int) -> Cache:
-        """Return an empty state."""
+    def init(self, batch: int, capacity: int | None = None) -> Cache:
+        """Return an empty state; a capacity of None is the model's positions, 512 at most."""
+        room = min(self.model.config.max_positions, 512) if capacity is None else capacity
         return caches.init(
             self.model.config,
             batch=batch,
-            capacity=capacity,
+            capacity=room,
             dtype=self.model.dtype,
             slack=self.slack,
             layout=self.layout,
@@ -138,150 +106,192 @@ class Subject:
 
     def step(
         self,
-        state: Cache,
+        state: State,
         ids: np.ndarray,
         *,
         count: np.ndarray | None = None,
+        mask: np.ndarray | None = None,
+        positions: np.ndarray | None = None,
+        visible: np.ndarray | None = None,
         check: bool = True,
-    ) -> tuple[np.ndarray, Cache]:
-        """Return logits [B, T, V] of count[b] more tokens of each row, and the next state.
+    ) -> tuple[np.ndarray, State]:
+        """Return logits [B, T, V] of more tokens of each row, and the next state.
 
         Args:
             state: Earlier tokens.
             ids: Token ids [B, T].
-            count: How many of the T are real in each row; all by default.
+            count: How many of the T, from the first, are real in each row; all by default.
+            mask: bool [B, T], which of them are real, instead of a count.
+            positions: int [B, T], where they stand, instead of being counted on from the length;
+                changes embedding and rotation, not who sees whom.
+            visible: bool [B, T, L + T], L the longest row's length: which of the row's real tokens
+                so far, and then which of these T, each token may read, instead of all before it.
             check: Whether a row without room is an error, or only marked in the state.
 
         Raises:
             CapacityError: A row has no room.
-            ShapeError: The state belongs to another model, dtype or batch.
+            ShapeError: The state belongs to another model, dtype or batch; or an option has another
+                shape.
             RequestError: An id is outside the vocabulary, or the model in training mode.
         """
-        ids = _checked("step", ids, self.model)
-        ids_BT, count_B, width = _pad(ids, count)
-        length_B, counts = np.asarray(state.length_B), np.asarray(count_B)
-        logits_BTV, state = self._forward(
-            self._params,
-            ids_BT,
-            state,
-            count_B,
-            fresh=ids_BT.shape[1] > 1 and not length_B.any(),
-            rectangular=ids_BT.shape[1] == 1
-            and len({*length_B.tolist()}) == 1
-            and bool(counts.all()),
-        )
+        tokens = read_tokens("step", ids, self.model, count=count, mask=mask)
+        self.forwarded_positions += int(tokens.real_BT.sum())
+        given = {"positions": positions, "visible": visible}
+        if isinstance(state, ExplicitState) or positions is not None or visible is not None:
+            return self._driver.run_explicit("step", state, tokens, **given)
+        logits_BTV, after = self._driver.run(state, tokens)
+        assert after is not None  # forward returns a cache for a cache
         if check:
-            caches.check(state)
-        return np.asarray(logits_BTV)[:, :width], state
+            caches.check(after)
+        return logits_BTV, after
 
-    def rollback(self, state: Cache, length: np.ndarray) -> Cache:
+    def rollback(self, state: State, length: np.ndarray) -> State:
         """Return the state with only the first length[b] tokens of each row."""
-        return caches.rollback(state, jnp.asarray(length, jnp.int32))
+        return states.rollback(state, length)
 
-    def gather(self, state: Cache, rows: np.ndarray) -> Cache:
+    def gather(self, state: State, rows: np.ndarray) -> State:
         """Return the state of the named rows."""
-        return caches.gather(state, jnp.asarray(rows, jnp.int32))
+        return states.gather(state, rows)
 
-    def fork(self, state: Cache) -> Cache:
+    def fork(self, state: State) -> State:
         """Return a second state that lives on by itself."""
-        return caches.fork(state)
+        return states.fork(state)
 
-    def length(self, state: Cache) -> np.ndarray:
+    def grow(self, state: State, capacity: int) -> State:
+        """Return the state with room for `capacity` tokens a row."""
+        return states.grow(state, self.init(len(state.length_B), capacity))
+
+    def length(self, state: State) -> np.ndarray:
         """Return how many tokens each row holds."""
-        return np.asarray(state.length_B)
+        return states.lengths(state)
 
-    def kv(self, state: Cache, layer: int) -> KV:
+    def kv(self, state: State, layer: int) -> KV:
         """Return one layer's stored keys and values."""
-        return KV(*(np.asarray(array) for array in caches.read(state, layer)))
+        return states.read(state, layer)
 
-    def poison(self, state: Cache) -> Cache:
+    def with_kv(self, state: State, layer: int, kv: KV) -> State:
+        """Return the state with one layer's keys and values replaced, slot by slot."""
+        return states.write(state, layer, kv)
+
+    def permute_pages(self, state: State, seed: int) -> State:
+        """Return the state with its pages laid in another order; refused without pages."""
+        return states.permute_pages(state, seed)
+
+    def poison(self, state: State) -> State:
         """Return the state with NaN in every slot that holds no token.
 
         What it answers must not change.
         """
-        return caches.poison(state)
+        return states.poison(state)
 
-    def capture(self, ids: np.ndarray, points: list[str] | None = None) -> dict[str, np.ndarray]:
+    def capture(
+        self, ids: np.ndarray, points: Sequence[str] | None = None
+    ) -> dict[str, np.ndarray]:
         """Return intermediate results of an uncached forward by name.
 
         In the order of the computation.
+
+        Raises:
+            RequestError: There is no such point, or an id is outside the vocabulary.
+            CapacityError: The texts are longer than the model's positions.
         """
-        ids_BT, count_B, width = _pad(ids, None)
-        seen = {
-            name: np.asarray(x)[:, :width]
-            for name, x in self._capture(self._params, ids_BT, count_B).items()
-        }
-        order = (
-            ["embed"]
-            + [
-                f"layers.{i}.{name}"
-                for i in range(self.info.num_layers)
-                for name in ("attn_norm", "v", "attn", "mlp", "resid")
-            ]
-            + ["norm", "logits"]
-        )
-        return {name: seen[name] for name in order if points is None or name in points}
+        tokens = read_tokens("capture", ids, self.model)
+        check_room("capture", tokens.ids_BT.shape[1], self.model)
+        names = check_points("capture", points, self.model.config.num_layers)
+        seen = self._driver.capture(tokens)
+        return {name: seen[name] for name in names}
+
+    def cast(self, dtype: str) -> "Subject":
+        """Return the same function in another dtype; to a wider one every weight stays exact."""
+        return self._remade(variants.cast(self.model, dtype), suffix=dtype)
+
+    def variant(self, name: str) -> "Subject":
+        """Return the same model in another form; `info.variants` names them.
+
+        Raises:
+            RequestError: There is no such form.
+        """
+        if name not in self._variants:
+            changes = variants.options_of(name, self.model, self.info.variants)
+            self._variants[name] = self._remade(suffix=name, **changes)
+        return self._variants[name]
+
+    def nudged(self, scale: float, seed: int) -> "Subject":
+        """Return the subject with every weight times 1 + scale * a standard normal number."""
+        return self._remade(variants.nudge(self.model, scale, seed), suffix="nudged")
+
+    def decoder_inputs(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """Return the config as plain data, and float64 weights by canonical name, (out, in)."""
+        arrays = to_arrays(self.model)
+        wide = {name: array.astype(np.float64) for name, array in arrays.items()}
+        return self.model.config.to_dict(), wide
 
     def generate(
         self, prompts: Any, max_new_tokens: int | Sequence[int], **options: Any
     ) -> Generated:
         """Return the prompts continued on this subject's layout."""
-        return generate(
-            self.model,
-            prompts,
-            max_new_tokens=max_new_tokens,
-            layout=self.layout,
-            page_size=self.page_size,
-            slack=self.slack,
-            **options,
-        )
+        return generate(self.model, prompts, max_new_tokens=max_new_tokens, **self._on, **options)
 
     def stream(
         self, prompts: Any, max_new_tokens: int | Sequence[int], **options: Any
     ) -> Iterator[list[list[int]]]:
         """Return an iterator over the same tokens as they come."""
-        return stream(
-            self.model,
-            prompts,
-            max_new_tokens=max_new_tokens,
-            layout=self.layout,
-            slack=self.slack,
-            page_size=self.page_size,
-            **options,
-        )
+        return stream(self.model, prompts, max_new_tokens=max_new_tokens, **self._on, **options)
 
-    def _captured(self, params: Any, ids_BT: Any, count_B: Any) -> dict[str, Any]:
-        seen: dict[str, Any] = {}
-        forward(params, ids_BT, None, count_B, config=self.model.config, tap=seen.__setitem__)
-        return seen
+    @property
+    def _on(self) -> dict[str, Any]:
+        return {"layout": self.layout, "page_size": self.page_size, "slack": self.slack}
 
-
-def _pad(ids: np.ndarray, count: np.ndarray | None) -> tuple[Any, Any, int]:
-    ids = np.asarray(ids)
-    batch, width = ids.shape
-    bucket = next((size for size in BUCKETS if size >= width), width)
-    padded = np.zeros((batch, bucket), np.int32)
-    padded[:, :width] = ids
-    counts = np.full(batch, width, np.int32) if count is None else np.asarray(count, np.int32)
-    return jnp.asarray(padded), jnp.asarray(counts), width
+    def _remade(self, model: Decoder | None = None, *, suffix: str, **changes: Any) -> "Subject":
+        kept = {**self._on, "notes": self.notes, "compiled": self.compiled}
+        if changes.get("layout", self.layout) != "paged":
+            kept["page_size"] = None
+        made = Subject(model or self.model, name=f"{self.name} {suffix}", **{**kept, **changes})
+        if made.model.config == self.model.config and made.compiled == self.compiled:
+            # Another layout, other numbers: what this subject has compiled serves there too.
+            made._driver = Driver(made.model, compiled=made.compiled, like=self._driver)
+        return made
 
 
-def _checked(function: str, ids: Any, model: Decoder) -> np.ndarray:
-    ids, vocab_size = np.asarray(ids), model.config.vocab_size
-    if model.training:
-        raise RequestError(
-            f"{function}: the model has training=True, whose dropout no cache survives. "
-            "Set training=False."
-        )
-    if ids.ndim != 2 or 0 in ids.shape:
-        raise ShapeError(
-            f"{function}: ids has shape {ids.shape}, expected [batch, time] with at least 1 token."
-        )
-    outside = np.argwhere((ids < 0) | (ids >= vocab_size))
-    if len(outside):
-        row, place = outside[0].tolist()
-        raise RequestError(
-            f"{function}: ids[{row}][{place}] is {ids[row, place]}, expected 0 to "
-            f"{vocab_size - 1} (the model's vocabulary)."
-        )
-    return ids
+def factory(
+    name: str,
+    *,
+    layout: str = "contiguous",
+    slack: int | str = 4,
+    page_size: int | str | None = None,
+    seed: int | str = 0,
+    dtype: str = "float32",
+) -> Subject:
+    """Return the subject that a command line names: `jaxkv.subject:NAME?layout=paged`.
+
+    Turns JAX's 64-bit numbers on, for the whole process: the oracle is computed in them.
+
+    Args:
+        name: "reference", "llama", "llama-window", "llama-mixed", "gpt2": tiny, with random
+            weights; or "smollm2", "kjv", a path.
+        layout: Of the cache.
+        slack: Tokens that a ring can take back.
+        page_size: Tokens of a page, in the paged layout.
+        seed: Of random weights.
+        dtype: Of weights and cache.
+
+    Raises:
+        SourceError: The name leads to no checkpoint.
+        RequestError: The layout or dtype is unknown.
+    """
+    jax.config.update("jax_enable_x64", True)
+    checkpoint, notes = open_subject(name, seed=int(seed))
+    model = from_arrays(
+        checkpoint.config,
+        checkpoint.weights,
+        dtype=dtype,
+        interleaved_qk=checkpoint.interleaved_qk,
+    )
+    return Subject(
+        model,
+        layout=layout,
+        slack=int(slack),
+        page_size=None if page_size is None else int(page_size),
+        name=f"jaxkv/{checkpoint.name}/{layout}",
+        notes=notes,
+    )

@@ -14,53 +14,13 @@ import hypothesis
 import numpy as np
 import pytest
 
-from jaxkv.spec.config import Attention, Layer, Mlp, ModelConfig, Norm, Rope
-from jaxkv.spec.families import preset
+from jaxkv.spec.config import ModelConfig
 from jaxkv.spec.random_weights import random_arrays
+from jaxkv.spec.tiny import CONFIGS
 
 BATCH, CAPACITY, LONGEST, SLACK = 4, 44, 24, 3
 PAGE = 4
 TWINS = ("jaxkv", "torchkv")
-
-
-def llama(*windows: int | None, bias: bool = False) -> ModelConfig:
-    """Return a tiny llama-like config with one layer a window."""
-
-    def layer(window: int | None) -> Layer:
-        attention = Attention(6, 3, 18, window, Rope(100.0, 18), bias, bias)
-        return Layer(attention, Mlp(52, "silu", gated=True, bias=bias))
-
-    return ModelConfig(
-        family="llama",
-        vocab_size=97,
-        width=40,
-        max_positions=512,
-        layers=tuple(layer(window) for window in windows),
-        norm=Norm("rms", 1e-5),
-        learned_positions=False,
-        tied_head=True,
-        head_bias=False,
-    )
-
-
-def gpt2() -> ModelConfig:
-    """Return a tiny gpt2-like config: learned positions, tanh GELU, a tied head."""
-    attention = Attention(4, 4, 7, None, None, qkv_bias=True, out_bias=True)
-    layer = Layer(attention, Mlp(52, "gelu_tanh", gated=False, bias=True))
-    return ModelConfig(
-        family="gpt2",
-        vocab_size=23,
-        width=28,
-        max_positions=128,
-        layers=(layer, layer),
-        norm=Norm("layer", 1e-5),
-        learned_positions=True,
-        tied_head=True,
-        head_bias=False,
-    )
-
-
-CONFIGS = {"reference": preset("reference"), "llama": llama(5, None, 8), "gpt2": gpt2()}
 
 
 @dataclass(frozen=True)

@@ -6,59 +6,38 @@ Letters: B rows, T tokens, S slots, K key/value heads, H head width, V vocabular
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor as Array
 
-from jaxkv.spec.errors import CapacityError, RequestError, ShapeError
+from jaxkv.spec.identity import weights_hash
+from jaxkv.spec.tiny import open_subject
 from torchkv import caches
 from torchkv.caches import Cache
 from torchkv.generation import Generated, generate
-from torchkv.model import Decoder, forward, params_of
+from torchkv.model import Decoder
 from torchkv.streaming import stream
+from torchkv.testing import states, variants
+from torchkv.testing.driver import Driver
+from torchkv.testing.explicit_state import ExplicitState
+from torchkv.testing.info import KV, SubjectInfo, describe
+from torchkv.testing.inputs import check_points, check_room, read_tokens
+from torchkv.testing.states import State
+from torchkv.weights import from_arrays, to_arrays
 
-
-@dataclass(frozen=True)
-class SubjectInfo:
-    """What the tester may know about a subject.
-
-    Attributes:
-        name: For reports.
-        framework: "jax" or "torch".
-        dtype: Of the parameters and the cache.
-        vocab_size: V.
-        num_layers: Sites of the cache.
-        capabilities: What it can be asked for.
-    """
-
-    name: str
-    framework: str
-    dtype: str
-    vocab_size: int
-    num_layers: int
-    capabilities: frozenset[str]
-
-
-@dataclass(frozen=True)
-class KV:
-    """One layer's cache as stored.
-
-    Keys (after rotation) and values, the position of each slot, which slots are valid.
-    """
-
-    keys_BSKH: np.ndarray
-    values_BSKH: np.ndarray
-    position_BS: np.ndarray
-    valid_BS: np.ndarray
+__all__ = ["KV", "Subject", "SubjectInfo", "factory"]
 
 
 class Subject:
     """A decoder with a cache layout, driven by numpy arrays.
 
-    A state that was stepped on is consumed; `fork` keeps a copy. So "persistent" is not offered.
+    A state that was stepped on is consumed; `fork` keeps a copy. One whose step was given positions
+    or visibility goes on as an `ExplicitState`, whatever the layout.
+
+    Attributes:
+        forwarded_positions: Real tokens that went through the model so far.
+        rollback_room: Tokens that can be taken back once a ring has wrapped; None for any number.
     """
 
     def __init__(
@@ -69,44 +48,56 @@ class Subject:
         slack: int = 0,
         page_size: int | None = None,
         name: str | None = None,
+        notes: tuple[str, ...] = (),
+        compiled: bool = False,
     ):
         self.model, self.layout = model, layout
         self.slack, self.page_size = slack, page_size
-        offered = "cache chunk rollback gather left_pad right_pad kv capture f64"
-        self.info = SubjectInfo(
-            name=name or f"torchkv/{layout}",
-            framework="torch",
-            dtype=str(model.dtype).removeprefix("torch."),
-            vocab_size=model.config.vocab_size,
-            num_layers=model.config.num_layers,
-            capabilities=frozenset(offered.split()),
-        )
-        self._params = params_of(model)
+        self.name, self.notes, self.compiled = name or f"torchkv/{layout}", notes, compiled
+        self.rollback_room = slack if layout == "window" else None
+        self.forwarded_positions = 0
+        self._driver = Driver(model, compiled=compiled)
+        self._variants: dict[str, Subject] = {}
 
-    def full(self, ids: np.ndarray, *, count: np.ndarray | None = None) -> np.ndarray:
-        """Return logits [B, T, V] of whole texts without a cache.
+    @cached_property
+    def info(self) -> SubjectInfo:
+        """What a tester may know about this subject."""
+        hashed = weights_hash(to_arrays(self.model))
+        return describe(
+            self.model, layout=self.layout, name=self.name, weights_hash=hashed, notes=self.notes
+        )
+
+    def full(
+        self,
+        ids: np.ndarray,
+        *,
+        count: np.ndarray | None = None,
+        mask: np.ndarray | None = None,
+        positions: np.ndarray | None = None,
+        visible: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """Return logits [B, T, V] of whole texts without a cache; for the options see `step`.
 
         Raises:
             CapacityError: The texts are longer than the model's positions.
             RequestError: An id is outside the vocabulary, or the model in training mode.
         """
-        ids = _checked("full", ids, self.model)
-        room = self.model.config.max_positions
-        if ids.shape[1] > room and count is None:
-            raise CapacityError(
-                f"full: {ids.shape[1]} tokens exceed the model's {room} positions. "
-                f"Feed {ids.shape[1] - room} fewer."
-            )
-        logits_BTV, _ = self._forward(None, ids, count)
-        return logits_BTV
+        tokens = read_tokens("full", ids, self.model, count=count, mask=mask)
+        check_room("full", int(tokens.count_B.max()), self.model)
+        self.forwarded_positions += int(tokens.real_BT.sum())
+        given = {"positions": positions, "visible": visible}
+        if positions is not None or visible is not None:
+            return self._driver.run_explicit("full", None, tokens, **given)[0]
+        return self._driver.run(None, tokens)[0]
 
-    def init(self, batch: int, capacity: int) -> Cache:
-        """Return an empty state."""
+    def init(self, batch: int, capacity: int | None = None) -> Cache:
+        """Return an empty state; a capacity of None is the model's positions, 512 at most."""
+        room = min(self.model.config.max_positions, 512) if capacity is None else capacity
         with self.model.embed.device:
             return caches.init(
                 self.model.config,
                 batch=batch,
-                capacity=capacity,
+                capacity=room,
                 dtype=self.model.dtype,
                 slack=self.slack,
                 layout=self.layout,
@@ -115,141 +106,189 @@ class Subject:
 
     def step(
         self,
-        state: Cache,
+        state: State,
         ids: np.ndarray,
         *,
         count: np.ndarray | None = None,
+        mask: np.ndarray | None = None,
+        positions: np.ndarray | None = None,
+        visible: np.ndarray | None = None,
         check: bool = True,
-    ) -> tuple[np.ndarray, Cache]:
-        """Return logits [B, T, V] of count[b] more tokens of each row, and the next state.
+    ) -> tuple[np.ndarray, State]:
+        """Return logits [B, T, V] of more tokens of each row, and the next state.
 
         Args:
             state: Earlier tokens; consumed.
             ids: Token ids [B, T].
-            count: How many of the T are real in each row; all by default.
+            count: How many of the T, from the first, are real in each row; all by default.
+            mask: bool [B, T], which of them are real, instead of a count.
+            positions: int [B, T], where they stand, instead of being counted on from the length;
+                changes embedding and rotation, not who sees whom.
+            visible: bool [B, T, L + T], L the longest row's length: which of the row's real tokens
+                so far, and then which of these T, each token may read, instead of all before it.
             check: Whether a row without room is an error, or only marked in the state.
 
         Raises:
             CapacityError: A row has no room.
-            ShapeError: The state belongs to another model, dtype or batch.
+            ShapeError: The state belongs to another model, dtype or batch; or an option has another
+                shape.
             RequestError: An id is outside the vocabulary, or the model in training mode.
         """
-        ids = _checked("step", ids, self.model)
-        fresh = ids.shape[1] > 1 and not bool(state.length_B.any())
-        logits_BTV, after = self._forward(state, ids, count, fresh=fresh)
+        tokens = read_tokens("step", ids, self.model, count=count, mask=mask)
+        self.forwarded_positions += int(tokens.real_BT.sum())
+        given = {"positions": positions, "visible": visible}
+        if isinstance(state, ExplicitState) or positions is not None or visible is not None:
+            return self._driver.run_explicit("step", state, tokens, **given)
+        logits_BTV, after = self._driver.run(state, tokens)
         assert after is not None  # forward returns a cache for a cache
         if check:
             caches.check(after)
         return logits_BTV, after
 
-    def rollback(self, state: Cache, length: np.ndarray) -> Cache:
+    def rollback(self, state: State, length: np.ndarray) -> State:
         """Return the state with only the first length[b] tokens of each row."""
-        return caches.rollback(state, self._ints(length))
+        return states.rollback(state, length)
 
-    def gather(self, state: Cache, rows: np.ndarray) -> Cache:
+    def gather(self, state: State, rows: np.ndarray) -> State:
         """Return the state of the named rows."""
-        return caches.gather(state, self._ints(rows))
+        return states.gather(state, rows)
 
-    def fork(self, state: Cache) -> Cache:
+    def fork(self, state: State) -> State:
         """Return a second state that lives on by itself."""
-        return caches.fork(state)
+        return states.fork(state)
 
-    def length(self, state: Cache) -> np.ndarray:
+    def grow(self, state: State, capacity: int) -> State:
+        """Return the state with room for `capacity` tokens a row."""
+        return states.grow(state, self.init(len(state.length_B), capacity))
+
+    def length(self, state: State) -> np.ndarray:
         """Return how many tokens each row holds."""
-        return _to_numpy(state.length_B)
+        return states.lengths(state)
 
-    def kv(self, state: Cache, layer: int) -> KV:
+    def kv(self, state: State, layer: int) -> KV:
         """Return one layer's stored keys and values."""
-        return KV(*(_to_numpy(array) for array in caches.read(state, layer)))
+        return states.read(state, layer)
 
-    def poison(self, state: Cache) -> Cache:
+    def with_kv(self, state: State, layer: int, kv: KV) -> State:
+        """Return the state with one layer's keys and values replaced, slot by slot."""
+        return states.write(state, layer, kv)
+
+    def permute_pages(self, state: State, seed: int) -> State:
+        """Return the state with its pages laid in another order; refused without pages."""
+        return states.permute_pages(state, seed)
+
+    def poison(self, state: State) -> State:
         """Return the state with NaN in every slot that holds no token.
 
         What it answers must not change.
         """
-        return caches.poison(state)
+        return states.poison(state)
 
-    def capture(self, ids: np.ndarray, points: list[str] | None = None) -> dict[str, np.ndarray]:
+    def capture(
+        self, ids: np.ndarray, points: Sequence[str] | None = None
+    ) -> dict[str, np.ndarray]:
         """Return intermediate results of an uncached forward by name.
 
         In the order of the computation.
+
+        Raises:
+            RequestError: There is no such point, or an id is outside the vocabulary.
+            CapacityError: The texts are longer than the model's positions.
         """
-        seen: dict[str, Array] = {}
-        self._forward(None, ids, None, tap=seen.__setitem__)
-        return {n: _to_numpy(x) for n, x in seen.items() if points is None or n in points}
+        tokens = read_tokens("capture", ids, self.model)
+        check_room("capture", tokens.ids_BT.shape[1], self.model)
+        names = check_points("capture", points, self.model.config.num_layers)
+        seen = self._driver.capture(tokens)
+        return {name: seen[name] for name in names}
+
+    def cast(self, dtype: str) -> "Subject":
+        """Return the same function in another dtype; to a wider one every weight stays exact."""
+        return self._remade(variants.cast(self.model, dtype), suffix=dtype)
+
+    def variant(self, name: str) -> "Subject":
+        """Return the same model in another form; `info.variants` names them.
+
+        Raises:
+            RequestError: There is no such form.
+        """
+        if name not in self._variants:
+            changes = variants.options_of(name, self.model, self.info.variants)
+            self._variants[name] = self._remade(suffix=name, **changes)
+        return self._variants[name]
+
+    def nudged(self, scale: float, seed: int) -> "Subject":
+        """Return the subject with every weight times 1 + scale * a standard normal number."""
+        return self._remade(variants.nudge(self.model, scale, seed), suffix="nudged")
+
+    def decoder_inputs(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """Return the config as plain data, and float64 weights by canonical name, (out, in)."""
+        arrays = to_arrays(self.model)
+        wide = {name: array.astype(np.float64) for name, array in arrays.items()}
+        return self.model.config.to_dict(), wide
 
     def generate(
         self, prompts: Any, max_new_tokens: int | Sequence[int], **options: Any
     ) -> Generated:
         """Return the prompts continued on this subject's layout."""
-        return generate(
-            self.model,
-            prompts,
-            max_new_tokens=max_new_tokens,
-            layout=self.layout,
-            page_size=self.page_size,
-            slack=self.slack,
-            **options,
-        )
+        return generate(self.model, prompts, max_new_tokens=max_new_tokens, **self._on, **options)
 
     def stream(
         self, prompts: Any, max_new_tokens: int | Sequence[int], **options: Any
     ) -> Iterator[list[list[int]]]:
         """Return an iterator over the same tokens as they come."""
-        return stream(
-            self.model,
-            prompts,
-            max_new_tokens=max_new_tokens,
-            layout=self.layout,
-            slack=self.slack,
-            page_size=self.page_size,
-            **options,
-        )
+        return stream(self.model, prompts, max_new_tokens=max_new_tokens, **self._on, **options)
 
-    def _forward(
-        self, state: Cache | None, ids: np.ndarray, count: np.ndarray | None, **options: Any
-    ) -> tuple[np.ndarray, Cache | None]:
-        ids = np.asarray(ids)
-        counts = np.full(len(ids), ids.shape[1]) if count is None else count
-        with torch.no_grad():
-            logits_BTV, after = forward(
-                self._params,
-                self._ints(ids),
-                state,
-                self._ints(counts),
-                config=self.model.config,
-                **options,
-            )
-        return _to_numpy(logits_BTV), after
+    @property
+    def _on(self) -> dict[str, Any]:
+        return {"layout": self.layout, "page_size": self.page_size, "slack": self.slack}
 
-    def _ints(self, array: np.ndarray) -> Array:
-        return torch.tensor(
-            np.ascontiguousarray(array), dtype=torch.int32, device=self.model.embed.device
-        )
+    def _remade(self, model: Decoder | None = None, *, suffix: str, **changes: Any) -> "Subject":
+        kept = {**self._on, "notes": self.notes, "compiled": self.compiled}
+        if changes.get("layout", self.layout) != "paged":
+            kept["page_size"] = None
+        made = Subject(model or self.model, name=f"{self.name} {suffix}", **{**kept, **changes})
+        if made.model.config == self.model.config and made.compiled == self.compiled:
+            # Another layout, other numbers: what this subject has compiled serves there too.
+            made._driver = Driver(made.model, compiled=made.compiled, like=self._driver)
+        return made
 
 
-def _to_numpy(x: Array) -> np.ndarray:
-    # numpy has no bfloat16; float32 holds it exactly. A copy, since later steps write in place.
-    x = x.detach().cpu()
-    return (x.float() if x.dtype == torch.bfloat16 else x).numpy().copy()
+def factory(
+    name: str,
+    *,
+    layout: str = "contiguous",
+    slack: int | str = 4,
+    page_size: int | str | None = None,
+    seed: int | str = 0,
+    dtype: str = "float32",
+) -> Subject:
+    """Return the subject that a command line names: `torchkv.subject:NAME?layout=paged`.
 
+    Args:
+        name: "reference", "llama", "llama-window", "llama-mixed", "gpt2": tiny, with random
+            weights; or "smollm2", "kjv", a path.
+        layout: Of the cache.
+        slack: Tokens that a ring can take back.
+        page_size: Tokens of a page, in the paged layout.
+        seed: Of random weights.
+        dtype: Of weights and cache.
 
-def _checked(function: str, ids: Any, model: Decoder) -> np.ndarray:
-    ids, vocab_size = np.asarray(ids), model.config.vocab_size
-    if model.training:
-        raise RequestError(
-            f"{function}: the model has training=True, whose dropout no cache survives. "
-            "Set training=False."
-        )
-    if ids.ndim != 2 or 0 in ids.shape:
-        raise ShapeError(
-            f"{function}: ids has shape {ids.shape}, expected [batch, time] with at least 1 token."
-        )
-    outside = np.argwhere((ids < 0) | (ids >= vocab_size))
-    if len(outside):
-        row, place = outside[0].tolist()
-        raise RequestError(
-            f"{function}: ids[{row}][{place}] is {ids[row, place]}, expected 0 to "
-            f"{vocab_size - 1} (the model's vocabulary)."
-        )
-    return ids
+    Raises:
+        SourceError: The name leads to no checkpoint.
+        RequestError: The layout or dtype is unknown.
+    """
+    checkpoint, notes = open_subject(name, seed=int(seed))
+    model = from_arrays(
+        checkpoint.config,
+        checkpoint.weights,
+        dtype=dtype,
+        interleaved_qk=checkpoint.interleaved_qk,
+    )
+    return Subject(
+        model,
+        layout=layout,
+        slack=int(slack),
+        page_size=None if page_size is None else int(page_size),
+        name=f"torchkv/{checkpoint.name}/{layout}",
+        notes=notes,
+    )

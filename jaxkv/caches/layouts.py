@@ -1,5 +1,6 @@
 """The layouts by name, and the module behind each kind of site."""
 
+import sys
 from types import ModuleType
 from typing import Any
 
@@ -22,8 +23,13 @@ _KEEPER_OF = {type(None): unshared, pages.Pages: pages, pages.PagePlan: pages}
 
 
 def module_of(site: Any) -> ModuleType:
-    """Return the layout that a site belongs to."""
-    return _MODULE_OF[type(site)]
+    """Return the layout that a site belongs to.
+
+    A kind of site from outside the package's layouts (a tester's own) brings its layout along: the
+    module that defines it.
+    """
+    kind = type(site)
+    return _MODULE_OF[kind] if kind in _MODULE_OF else sys.modules[kind.__module__]
 
 
 def layout_for(attention: Attention, layout: str) -> ModuleType:

@@ -5,6 +5,7 @@ import pytest
 
 from crosscheck import Disagreement, assert_agree, close
 from jaxkv.spec.random_weights import random_arrays
+from jaxkv.spec.tiny import llama
 from tests.claims.twins import a_key, attend_once, ints, keys_seen
 from tests.tiny import (
     BATCH,
@@ -15,7 +16,6 @@ from tests.tiny import (
     Cell,
     feed,
     ids_of,
-    llama,
     make_model,
     module,
     new_subject,

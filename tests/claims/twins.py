@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from tests.tiny import llama, module
+from jaxkv.spec.tiny import llama
+from tests.tiny import module
 
 
 def ints(twin: str, array):

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from tests.tiny import PAGE, llama, module
+from jaxkv.spec.tiny import llama
+from tests.tiny import PAGE, module
 
 ROWS, HEADS, KV_HEADS, WIDTH = 2, 6, 3, 18
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from jaxkv.spec.errors import CapacityError, ConfigError, JaxkvError, RequestError, ShapeError
-from tests.tiny import CONFIGS, TWINS, Cell, llama, make_model, make_subject
+from jaxkv.spec.tiny import llama
+from tests.tiny import CONFIGS, TWINS, Cell, make_model, make_subject
 
 pytestmark = pytest.mark.parametrize("twin", TWINS)
 REFERENCE = CONFIGS["reference"]

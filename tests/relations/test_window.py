@@ -6,19 +6,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from crosscheck import assert_agree, close, decode
-from tests.tiny import (
-    BATCH,
-    CAPACITY,
-    CELLS,
-    TWINS,
-    Cell,
-    feed,
-    ids_of,
-    llama,
-    module,
-    shared_by,
-    weights,
-)
+from jaxkv.spec.tiny import llama
+from tests.tiny import BATCH, CAPACITY, CELLS, TWINS, Cell, feed, ids_of, module, shared_by, weights
 
 EXACT = close(rtol=1e-10, atol=1e-10)
 FAR = 41

@@ -18,6 +18,7 @@ SECTIONS = (
     "When no cache",
     "Fingerprints of failure",
     "Memory",
+    "What crosscheck says",
 )
 MOST = 3
 ROW = re.compile(r"^\| (?P<id>[^|]+) \| (?P<claim>[^|]+) \| (?P<shown>[^|]+) \|$")
@@ -121,7 +122,7 @@ def raised(root: Path, kind: str) -> list[str]:
     helpers = {"_require"} if kind == "ConfigError" else set()
     return [
         message(argument)
-        for _, tree in modules(root, "jaxkv", "torchkv")
+        for _, tree in modules(root, "jaxkv", "torchkv", "crosscheck")
         for node in ast.walk(tree)
         if isinstance(node, ast.Call) and ast.unparse(node.func) in {kind, *helpers}
         for argument in node.args
@@ -173,7 +174,8 @@ GOOD = {
     )
     + f"## {SECTIONS[3]}\n| C-B-01 | It holds. | `docs/a.md#it-is-so`; `ShapeError: has 3` |\n"
     + f"## {SECTIONS[4]}\n| C-B-02 | It holds. | by construction `jaxkv/a.py::A` |\n"
-    + f"## {SECTIONS[5]}\n| C-C-01 | It holds. | by construction `jaxkv/a.py::A` |\n",
+    + f"## {SECTIONS[5]}\n| C-C-01 | It holds. | by construction `jaxkv/a.py::A` |\n"
+    + f"## {SECTIONS[6]}\n| C-C-02 | It holds. | by construction `jaxkv/a.py::A` |\n",
     "docs/a.md": "# A page\n\n## It is so\n",
     "tests/a.py": "def test_it():\n    pass\n",
     "jaxkv/a.py": "class A:\n    pass\n\nraise ShapeError(f'it {x} ' f'has 3')\n",

@@ -4,7 +4,7 @@
 numpy  <-  jaxkv.spec  <-  jaxkv.*  (+ jax, flax)     never torch, torchkv, crosscheck
            jaxkv.spec  <-  torchkv.* (+ torch)        never jax, flax, nor jaxkv outside spec
 numpy  <-  crosscheck                                 never jaxkv or torchkv; a framework only
-                                                      inside its adapter
+                                                      inside its adapter, hypothesis in programs
 bench, tests -> everything; nothing imports them
 ```
 """
@@ -47,6 +47,8 @@ ZONES = (
     zone("jaxkv/", "jaxkv", "jax", "flax", "jaxtyping", in_functions=("rich", "safetensors")),
     zone("torchkv/", "torchkv", "jaxkv.spec", "torch", "jaxtyping", in_functions=("safetensors",)),
     zone("crosscheck/adapters/", "crosscheck", *FRAMEWORKS),
+    zone("crosscheck/programs/", "crosscheck", "hypothesis"),
+    zone("crosscheck/pytest_plugin.py", "crosscheck", "pytest"),
     zone("crosscheck/", "crosscheck", in_functions=("hypothesis", "jinja2", "pytest", "rich")),
 )
 
@@ -122,6 +124,11 @@ PLANTED = [
         "import torchkv",
         "imports torchkv, in crosscheck/adapters/",
     ),
+    ("crosscheck/a.py", "import pytest", "imports pytest, in crosscheck/ inside functions only"),
+    ("crosscheck/a.py", "import hypothesis", "in crosscheck/ inside functions only"),
+    ("crosscheck/programs/a.py", "import torch", "in crosscheck/programs/ never"),
+    ("crosscheck/cli.py", "import rich", "imports rich, in crosscheck/ inside functions only"),
+    ("crosscheck/pytest_plugin.py", "import torch", "in crosscheck/pytest_plugin.py never"),
     ("jaxkv/a.py", "import bench", "imports bench, in jaxkv/ never"),
     ("torchkv/a.py", "from tests import tiny", "imports tests.tiny, in torchkv/ never"),
     ("crosscheck/a.py", "import tests.tiny", "imports tests.tiny, in crosscheck/ never"),
@@ -144,6 +151,7 @@ ALLOWED = [
     ("jaxkv/a.py", "import jax.numpy as jnp\nfrom flax import nnx\nfrom . import ops"),
     ("torchkv/a.py", "from torch import Tensor\nfrom jaxkv.spec.config import ModelConfig"),
     ("crosscheck/adapters/a.py", "import jax, torch"),
+    ("crosscheck/pytest_plugin.py", "import pytest"),
     ("bench/a.py", "import jaxkv, torchkv, crosscheck, transformers"),
 ]
 
@@ -166,7 +174,17 @@ def heavy_imports(program: str, heavy: frozenset[str]) -> str:
     return done.stdout.strip()
 
 
-@pytest.mark.parametrize("package", ["jaxkv", "torchkv", "crosscheck"])
+LIGHT = [
+    "jaxkv",
+    "torchkv",
+    "crosscheck",
+    "crosscheck.cli, crosscheck.select, crosscheck.subjects, crosscheck.faults",
+    "crosscheck.check, crosscheck.selftest, crosscheck.subjects.sources, crosscheck.adapters",
+    "crosscheck.pytest_plugin",
+]
+
+
+@pytest.mark.parametrize("package", LIGHT)
 def test_importing_a_package_imports_no_framework(package: str):
     assert heavy_imports(f"import {package}", FRAMEWORKS) == ""
 

@@ -1,0 +1,93 @@
+"""Plant the faults that a passing relation is there for: what it can't see, it can't vouch for."""
+
+from collections.abc import Callable
+from typing import Any
+
+from crosscheck.budget import Clock
+from crosscheck.faults import FAULTS, Fault
+from crosscheck.jobs import Job
+from crosscheck.judging import sentence
+from crosscheck.subjects.protocol import describe
+
+
+def plantable(job: Job, which: str) -> list[Fault]:
+    """Return the faults to plant for a job: those it names, else all that the subject can have.
+
+    Args:
+        job: A relation that passed.
+        which: "catches", or "all".
+    """
+    info, two = describe(job.oracle.candidate), job.axis == "parity"
+    fitting = [f for f in FAULTS.values() if not f.missing(info) and (two or not f.parity)]
+    named = [fault for fault in fitting if fault.name in job.relation.catches]
+    return named if which == "catches" and named else fitting
+
+
+def try_faults(job: Job, clock: Clock, share: float, *, which: str = "catches") -> None:
+    """Plant faults and set the verdict to blind where the relation does not see one.
+
+    A relation that names none of the faults that can be planted must see at least one of the
+    others.
+    """
+    faults, late = plantable(job, which), False
+    named = any(fault.name in job.relation.catches for fault in faults)
+    refused: list[str] = []
+    for fault in faults:
+        if not clock.allows(share, job.slowest):
+            late = True
+            break
+        try:
+            planted = fault.plant(job.oracle.candidate)
+        except Exception as error:
+            refused.append(f"{fault.name} ({sentence(error)})")
+            continue
+        seen = _is_seen(job, planted, lambda: clock.allows(share, job.slowest))
+        if seen is None:
+            late = True
+            break
+        (job.killed if seen else job.unseen).append(fault.name)
+        if seen and not named:
+            break
+    _judge(job, refused, late=late, named=named, many=len(faults))
+
+
+def _is_seen(job: Job, planted: Any, in_time: Callable[[], bool]) -> bool | None:
+    """Return whether some case that passed kills the fault; None when the time is up first."""
+    cases = [(case, False) for case in job.cases] + [(case, True) for case in job.refused_cases]
+    for case, refuses in cases:
+        if not in_time():
+            return None
+        outcome = job.outcome(planted, planted_reference(job, planted), case)
+        # Where the right subject refuses, another exception shows nothing; another answer does.
+        if outcome.killed and (outcome.verdict == "fail" or not refuses):
+            return True
+    return False
+
+
+def planted_reference(job: Job, planted: Any) -> Any:
+    """Return the right side when the left one is planted: itself, unless a second subject is."""
+    return planted if job.axis == "self" else job.oracle.reference
+
+
+def _judge(job: Job, refused: list[str], *, late: bool, named: bool, many: int) -> None:
+    if job.killed and not (named and job.unseen):
+        if late:
+            job.reason = f"{len(job.killed)} of {many} faults were planted within the budget"
+        return
+    if late and not (named and job.unseen):
+        job.verdict = "inconclusive"
+        job.reason = "the budget ended before faults were planted: it may be blind"
+        return
+    if job.unseen and not job.exhausted:
+        job.verdict = "inconclusive"
+        job.reason = (
+            f"only {job.ran} of its examples ran within the budget, and those did not see "
+            f"{', '.join(job.unseen)} when planted in this subject"
+        )
+        return
+    job.verdict = "blind"
+    if job.unseen:
+        job.reason = f"it did not see {', '.join(job.unseen)} when planted in this subject"
+    else:
+        why = f": {'; '.join(refused)}" if refused else ""
+        job.reason = f"no fault could be planted in this subject to show that it sees{why}"

@@ -1,0 +1,64 @@
+"""Make the subjects that a command names, and say in a line why one cannot be made."""
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from crosscheck.errors import CrosscheckError, SubjectRaised
+
+GRACE_SECONDS = 3.0
+
+
+def open_subject(text: str) -> Any:
+    """Return the subject of a spec.
+
+    Raises:
+        CrosscheckError: The spec names nothing that can be loaded.
+        SubjectRaised: What it names raised.
+    """
+    from crosscheck.subjects.sources import load_subject
+
+    try:
+        return load_subject(text)
+    except CrosscheckError:
+        raise
+    except Exception as error:
+        raise SubjectRaised(f"{text}: {sentence(error)}") from error
+
+
+def sentence(error: BaseException) -> str:
+    """Return an error's type and the first line of its message."""
+    first = next((line for line in str(error).splitlines() if line.strip()), "without a message")
+    return f"raised {type(error).__name__}: {first.strip()[:300]}"
+
+
+def seconds_left(budget: float, *, began: float) -> float:
+    """Return what is left of a budget that began with the command, at least a second.
+
+    A few seconds of loading are not counted.
+
+    Args:
+        budget: In all.
+        began: On `time.monotonic`'s clock.
+    """
+    return max(1.0, budget - max(0.0, time.monotonic() - began - GRACE_SECONDS))
+
+
+def write_json(data: Any, file: str | None) -> None:
+    """Write data to a file, or to stdout for '-'; do nothing without a file.
+
+    Raises:
+        CrosscheckError: The file cannot be written.
+    """
+    if file is None:
+        return
+    text = json.dumps(data, indent=1, allow_nan=False) + "\n"
+    if file == "-":
+        sys.stdout.write(text)
+        return
+    try:
+        Path(file).write_text(text, "utf-8")
+    except OSError as error:
+        raise CrosscheckError(f"--json {file}: {error.strerror}.") from None

@@ -1,0 +1,1 @@
+"""Where a divergence begins, and which fault would explain it."""

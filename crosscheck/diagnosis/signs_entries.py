@@ -1,0 +1,218 @@
+"""Signs in the cache: what the first wrong entries are instead of what is owed there.
+
+Letters: N entries in the order of the text, K key/value heads, H head width.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crosscheck.diagnosis.probe import Entries, differs, entries, window_of
+from crosscheck.diagnosis.reach import turned_keys
+from crosscheck.diagnosis.recorder import Event
+from crosscheck.diagnosis.signs_logits import near
+from crosscheck.diagnosis.trial import Trial
+from crosscheck.results import Diagnosis
+
+
+def stored(trial: Trial) -> Iterator[Diagnosis]:
+    """What the first wrong entries are instead."""
+    first = trial.first
+    if first is None:
+        return
+    event = trial.events[first.event]
+    ours = entries(event.kv[first.layer], first.row)
+    owed = trial.right.after(event.texts[first.row])[first.layer]
+    evicted = _evicted(trial, first.event, first.layer)
+    if evicted:
+        yield Diagnosis("rollback.evicted", 0.92, evicted)
+    elif event.verb == "gather":
+        yield from _gathered(trial, event, first.layer)
+    elif first.shows == "bookkeeping":
+        yield from _counted(trial, event, first.row)
+    elif first.layer == 0:
+        start = max(0, len(event.before[first.row]) - (len(event.texts[first.row]) - len(owed)))
+        yield from _instead(trial, ours, owed, start)
+
+
+def _evicted(trial: Trial, index: int, layer: int) -> str:
+    """Return a sentence where a ring that had wrapped was rolled back; "" where none was."""
+    window, run = window_of(trial.info, layer), trial.events[index].run
+    for event in trial.events[: index + 1]:
+        fed = max(map(len, event.before), default=0)
+        if event.verb == "rollback" and event.run == run and window and fed > window:
+            return f"{fed} tokens had gone through a window of {window} before the rollback"
+    return ""
+
+
+def _instead(trial: Trial, ours: Entries, owed: Entries, start: int) -> Iterator[Diagnosis]:
+    n = min(len(ours), len(owed))
+    k, v = ours.keys_NKH[-n:].astype(float), ours.values_NKH[-n:].astype(float)
+    k_right, v_right = owed.keys_NKH[-n:].astype(float), owed.values_NKH[-n:].astype(float)
+    bad_k, bad_v = differs(k, k_right), differs(v, v_right)
+    bad = bad_k | bad_v
+    if (
+        k.shape == v.shape
+        and not differs(np.r_[k[bad], v[bad]], np.r_[v_right[bad], k_right[bad]]).any()
+    ):
+        yield Diagnosis("append.swap_kv", 0.9, "the stored keys are the values owed there")
+        return
+    old = np.arange(n) < start
+    same = _same_numbers(k, k_right), _same_numbers(v, v_right)
+    if all(same) and bad_k.any() and bad_v.any():
+        words = "the right numbers are all there, in the places of other heads and tokens"
+        yield Diagnosis("concat.axis", 0.85, words)
+        return
+    if (bad & old).any():
+        yield Diagnosis("write.overlap", 0.8, "an entry from before the step was overwritten")
+        return
+    empty = not v[bad_v].any() and not k[bad_k].any()
+    if empty or _repeats(v[bad_v], v_right) or _repeats(k[bad_k], k_right):
+        words = "new slots hold " + ("zeros" if empty else "entries of other tokens")
+        yield Diagnosis("append.stale.values" if not bad_k.any() else "append.stale", 0.9, words)
+        return
+
+
+def rounded(trial: Trial) -> Iterator[Diagnosis]:
+    """Stored entries need few bits of mantissa, and the logits are only a little wrong."""
+    steps = [event for event in trial.events if event.verb == "step" and event.kv]
+    if not steps or trial.info.dtype != "float64":
+        return
+    ours = entries(steps[-1].kv[0], 0)
+    full = ours.keys_NKH.any() and ours.values_NKH.any()
+    bits = min(_bits(ours.keys_NKH), _bits(ours.values_NKH)) if full else 53
+    if bits <= 24:
+        words = f"what is stored has {bits} bits of mantissa, a float64 has 53"
+        yield Diagnosis("append.dtype", 0.9, words)
+
+
+def empty(trial: Trial) -> Iterator[Diagnosis]:
+    """Keys or values of tokens that were fed are nothing but zeros."""
+    for event in trial.events:
+        for kv in event.kv[:1] if event.verb == "step" else ():
+            ours = entries(kv, 0)
+            zero = [name for name, x in _sides(ours) if len(ours) and not x.any()]
+            if zero:
+                words = f"the stored {' and '.join(zero)} are all zero"
+                only_values = zero == ["values"]
+                yield Diagnosis(
+                    "append.stale.values" if only_values else "append.stale", 0.9, words
+                )
+                return
+
+
+def _sides(ours: Entries) -> list[tuple[str, NDArray]]:
+    return [("keys", ours.keys_NKH), ("values", ours.values_NKH)]
+
+
+def turned(trial: Trial) -> Iterator[Diagnosis]:
+    """Values are right and keys stand at other positions: at which ones names the fault."""
+    first = trial.first
+    if first is None or first.layer or first.parts != "k" or first.shows == "bookkeeping":
+        return
+    if not trial.info.capabilities >= {"rope", "positions"}:
+        return
+    event = trial.events[first.event]
+    text, start = event.texts[first.row], len(event.before[first.row])
+    keys_NKH = entries(event.kv[0], first.row).keys_NKH
+    missing = len(text) - len(keys_NKH)
+    asked = range(first.position, min(first.position + 3, len(text)))
+    found = {
+        at: turned_keys(trial.reference, text[at], keys_NKH[at - missing], 2 * len(text) + 2)
+        for at in asked
+    }
+    words = "; ".join(f"key {at} stands at position {places}" for at, places in found.items())
+    for name in PLACES:
+        if all(_wrong_places(at, start)[name] in places for at, places in found.items()):
+            yield Diagnosis(name, 0.8, words)
+
+
+def _wrong_places(position: int, start: int) -> dict[str, int]:
+    """Return where each fault of positions puts a token of a step that began at `start`."""
+    return {
+        "pos.reset": position - start,
+        "pos.off_by_one": position + 1,
+        "pos.off_by_one.early": position - 1,
+        "rope.twice": 2 * position,
+        "rope.dynamic": position // 2,
+    }
+
+
+def _gathered(trial: Trial, event: Event, layer: int) -> Iterator[Diagnosis]:
+    """Compare keys and values after a gather with those of the rows as they were before."""
+    fits: dict[str, set[str]] = {"k": set(), "v": set()}
+    orders = {
+        "done": event.texts,
+        "left": tuple(event.before[i] for i in range(len(event.rows)) if i < len(event.before)),
+    }
+    for name, texts in orders.items():
+        if len(texts) != len(event.texts):
+            continue
+        for part, side in (("k", "keys_NKH"), ("v", "values_NKH")):
+            if all(
+                _equal(
+                    getattr(entries(event.kv[layer], row), side),
+                    getattr(trial.right.after(text)[layer], side),
+                )
+                for row, text in enumerate(texts)
+            ):
+                fits[part].add(name)
+    if fits["k"] != fits["v"]:
+        words = "after the gather only one of keys and values stands in the new order"
+        yield Diagnosis("gather.partial", 0.9, words)
+    elif "done" not in fits["k"]:
+        skipped = "left" in fits["k"]
+        words = "after the gather the rows stand " + (
+            "as before" if skipped else "in another order"
+        )
+        yield Diagnosis("gather.skipped" if skipped else "gather.inverse", 0.85, words)
+
+
+def _counted(trial: Trial, event: Event, row: int) -> Iterator[Diagnosis]:
+    text, before = event.texts[row], event.before[row]
+    held = len(entries(event.kv[0], row))
+    words = f"{held} entries after {len(text)} tokens"
+    if event.verb == "rollback":
+        name = "rollback.reset" if held < len(text) else "rollback.ignored"
+        yield Diagnosis(name, 0.8, words)
+        if held > len(text):
+            yield Diagnosis("rollback.leak", 0.75, words)
+        return
+    new = len(text) - len(before)
+    if held > len(text):
+        again = bool(before) and held >= len(text) + len(before)
+        yield Diagnosis("append.double", 0.6 if again and new != len(before) else 0.8, words)
+        yield Diagnosis("prompt.reprocessed", 0.8 if again and new != len(before) else 0.5, words)
+    elif held == trial.rooms[event.run]:
+        yield Diagnosis("capacity.clamp", 0.9, f"{words}: all the room there was, and no refusal")
+
+
+def _equal(a: NDArray, b: NDArray) -> bool:
+    n = min(len(a), len(b))
+    return not differs(a[len(a) - n :], b[len(b) - n :]).any()
+
+
+def _bits(*arrays: NDArray) -> int:
+    """Return the bits of mantissa that all the numbers need, at most 53."""
+    mantissa = np.concatenate([np.frexp(a)[0].ravel() for a in arrays])
+    return next((b for b in range(1, 53) if (np.ldexp(mantissa, b) % 1 == 0).all()), 53)
+
+
+def _same_numbers(a: NDArray, b: NDArray) -> bool:
+    return a.shape == b.shape and near(np.sort(a.ravel()), np.sort(b.ravel()))
+
+
+def _repeats(wrong_NKH: NDArray, right_NKH: NDArray) -> bool:
+    """Return whether each wrong entry is the right one of some token, or empty."""
+    if not len(wrong_NKH):
+        return False
+    scale = np.abs(right_NKH).max(initial=1e-300)
+    return all(
+        not entry.any() or (np.abs(right_NKH - entry).max(axis=(1, 2)) <= 1e-6 * scale).any()
+        for entry in wrong_NKH
+    )
+
+
+PLACES = tuple(_wrong_places(0, 0))
+SIGNS = (stored, rounded, empty, turned)

@@ -1,0 +1,262 @@
+"""One call of `check` from its first question to its last row, within one budget in seconds.
+
+The order: who may judge; the float64 gate over every relation's examples, one by one in turn;
+generated programs; for what failed the smallest case, where it begins and which fault explains it;
+planted faults for what passed; the working dtype.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from crosscheck.blindness import try_faults
+from crosscheck.budget import Clock
+from crosscheck.environment import environment
+from crosscheck.errors import CrosscheckError, SubjectError
+from crosscheck.explain import explain
+from crosscheck.greedy_ids import judge_greedy
+from crosscheck.jobs import Job, make_job
+from crosscheck.judging import sentence
+from crosscheck.oracle import Oracle, examine
+from crosscheck.programs.engine import search
+from crosscheck.relations.registry import RELATIONS, Relation, why_not
+from crosscheck.results import RelationResult, Report
+from crosscheck.subjects.guard import guarded
+from crosscheck.subjects.protocol import describe
+from crosscheck.working import judge_working, working_subject
+
+Progress = Callable[[str, int, int], None]
+
+# When each part stops, as shares of the budget; what one leaves over goes to the next.
+EXAMPLES, PROGRAMS, EXPLAINED, PLANTED, WORKING = 0.45, 0.55, 0.75, 0.88, 0.95
+GENERATED = 60
+# A relation's first example is worth more than another's tenth.
+REACHED = 0.75
+GRACE = 3.0
+
+
+class Run:
+    """One call of `check`: its jobs, its clock, and what is known of the oracle."""
+
+    def __init__(
+        self,
+        candidate: Any,
+        reference: Any | None,
+        clock: Clock,
+        seed: int,
+        progress: Progress | None,
+        chosen: tuple[Relation, ...],
+    ) -> None:
+        self.candidate, self.reference = guard(candidate, clock), guard(reference, clock)
+        self.clock, self.seed, self.chosen = clock, seed, chosen
+        self.info = describe(self.candidate)
+        self.progress, self.done, self.total = progress, 0, 2 * len(chosen) + 1
+        self.notes = list(self.info.notes)
+        self.jobs: list[Job] = []
+        self.oracle: Oracle | None = None
+
+    def report(self, dtypes: Sequence[str], faults: str) -> Report:
+        """Return the report of the whole run."""
+        two = self.reference is not None
+        why = {r.name: why_not(r, self.info, two=two) for r in self.chosen}
+        rows = [self._unsupported(r, reason) for r in self.chosen if (reason := why[r.name])]
+        able = [r for r in self.chosen if why[r.name] is None]
+        try:
+            self._examine(able)
+        except Exception as error:
+            # Misuse is the caller's to see; what the subject does wrong is a result.
+            if isinstance(error, CrosscheckError) and not isinstance(error, SubjectError):
+                raise
+            rows += [RelationResult(r.name, "error", reason=sentence(error)) for r in able]
+            return self._finished(rows)
+        self._gate()
+        self._generate()
+        for job in self.jobs:
+            job.decide(self.clock.seconds)
+        explained = self._explained()
+        self._plant(faults)
+        working = self._work(dtypes)
+        gate = [explained.get(id(job)) or job.row() for job in self.jobs]
+        return self._finished([*rows, *gate, *working])
+
+    def _examine(self, able: list[Relation]) -> None:
+        own = examine(self.candidate, seed=self.seed)
+        self.oracle, oracles = own, {"self": own}
+        if self.reference is not None:
+            pair = examine(self.candidate, self.reference, seed=self.seed)
+            self.oracle = oracles["parity"] = pair
+            self.notes += describe(self.reference).notes
+        for axis, oracle in oracles.items():
+            self.notes += oracle.notes
+            on_axis = [r for r in able if axis == "parity" or not r.parity]
+            self.jobs += [make_job(r, axis, oracle, self.seed) for r in on_axis]
+
+    def _gate(self) -> None:
+        """Run the examples in turn, so that a short budget still reaches every relation."""
+        waiting = [job for job in self.jobs if job.open]
+        while waiting:
+            for job in list(waiting):
+                first = not job.ran
+                share = REACHED if first else EXAMPLES
+                more = self.clock.allows(share, job.slowest) and job.next()
+                if not more or not job.open:
+                    waiting.remove(job)
+                    self._tell(job.relation.name)
+
+    def _generate(self) -> None:
+        """Give the rest of this part's time to generated programs."""
+        for job in self.jobs:
+            if job.relation.name == "cache.program" and job.open and job.ran:
+                late = self.clock.until(PROGRAMS)
+                found = search(
+                    job.oracle.candidate,
+                    describe(job.oracle.candidate),
+                    job.stops,
+                    programs=GENERATED,
+                    deadline=late,
+                    seed=self.seed,
+                )
+                self.notes.append(f"{found.programs} generated programs ({job.axis} axis)")
+
+    def _plant(self, faults: str) -> None:
+        passed = [
+            job
+            for job in self.jobs
+            if job.verdict == "pass" and (job.axis == "self" or job.relation.parity)
+        ]
+        for place, job in enumerate(passed):
+            if faults == "none":
+                job.verdict, job.reason = "blind", "no fault was planted: faults='none'"
+                continue
+            # An even share of what is left, so that one wide relation can't starve the rest.
+            now = self.clock.spent / self.clock.seconds
+            share = now + max(0.0, PLANTED - now) / (len(passed) - place)
+            try_faults(job, self.clock, share, which=faults)
+            self._tell(job.relation.name)
+        self._inherit()
+
+    def _inherit(self) -> None:
+        """A relation that is blind within the candidate is blind between two subjects as well."""
+        own = {job.relation.name: job for job in self.jobs if job.axis == "self"}
+        for job in self.jobs:
+            twin = own.get(job.relation.name, job)
+            unsure = twin.verdict in ("blind", "inconclusive")
+            if job.axis == "parity" and job.verdict == "pass" and unsure:
+                job.verdict, job.reason = twin.verdict, twin.reason
+
+    def _work(self, dtypes: Sequence[str]) -> list[RelationResult]:
+        rows: list[RelationResult] = []
+        # What the subject's users run it in is always among them.
+        for dtype in dict.fromkeys((*dtypes, self.info.dtype)):
+            for job in self.jobs:
+                wanted = job.verdict in ("pass", "blind") and dtype != job.oracle.dtype
+                if wanted and self.clock.allows(WORKING, 2 * job.slowest):
+                    row = in_working(
+                        job, self.candidate, self.reference, dtype, self.clock, WORKING
+                    )
+                    rows += [row] if row is not None else []
+            rows += self._greedy(dtype)
+        return rows
+
+    def _greedy(self, dtype: str) -> list[RelationResult]:
+        able = self.info.capabilities
+        if "cache" not in able or "quant" in able or not self.clock.allows(WORKING):
+            return []
+        if not any(job.relation.name.startswith("cache.") for job in self.jobs):
+            return []
+        oracle, subject = self.oracle, working_subject(self.candidate, dtype)
+        against = working_subject(self.reference or self.candidate, dtype)
+        if oracle is None or oracle.wrong or oracle.shaken or dtype == oracle.dtype:
+            return []
+        if subject is None or against is None:
+            return []
+        axis = "self" if self.reference is None else "parity"
+        return [judge_greedy(subject, against, oracle, dtype, seed=self.seed, axis=axis)]
+
+    def _explained(self) -> dict[int, RelationResult]:
+        """Return the failures' rows; each may take half of the time that is left, the last all."""
+        failed = [job for job in self.jobs if job.verdict == "fail"]
+        own = {job.relation.name for job in failed if job.axis == "self"}
+        # What fails within one subject explains its difference to the other.
+        todo = [job for job in failed if job.axis == "self" or job.relation.name not in own]
+        rows: dict[int, RelationResult] = {}
+        for place, job in enumerate(todo):
+            spent = self.clock.spent / self.clock.seconds
+            left = max(0.0, EXPLAINED - spent) / (1 if job is todo[-1] else 2)
+            rows[id(job)] = explain(job, job.row(), deadline=self.clock.until(spent + left))
+            self._tell(f"{job.relation.name}, {place + 1} of {len(todo)} failures")
+        return rows
+
+    def _unsupported(self, relation: Relation, reason: str) -> RelationResult:
+        documented = self.info.documented.get(relation.name)
+        return RelationResult(
+            relation.name,
+            "unsupported",
+            reason=reason,
+            documented=(documented.sentence, documented.source) if documented else None,
+        )
+
+    def _finished(self, rows: list[RelationResult]) -> Report:
+        if self.oracle is not None and self.oracle.decoder is not None:
+            rows = [*rows, _contradicted(self.oracle)]
+        place = {name: i for i, name in enumerate(RELATIONS)}
+        rows = sorted(rows, key=lambda row: (row.axis != "self", place.get(row.name, 10**6)))
+        self.notes.append(compared_words(self.jobs))
+        self._tell("", end=True)
+        return Report(
+            subject=self.info.name,
+            against=None if self.reference is None else describe(self.reference).name,
+            rows=tuple(rows),
+            oracle=self.oracle.status if self.oracle else "unchecked: the subject raised",
+            notes=tuple(dict.fromkeys(self.notes)),
+            coverage={
+                job.relation.name: tuple(job.killed) for job in self.jobs if job.axis == "self"
+            },
+            env=environment(),
+            seconds=self.clock.spent,
+        )
+
+    def _tell(self, name: str, *, end: bool = False) -> None:
+        self.done = self.total if end else min(self.done + 1, self.total)
+        if self.progress is not None:
+            self.progress(name, self.done, self.total)
+
+
+def compared_words(jobs: list[Job]) -> str:
+    """Return how much was compared in the gate: a run that compared nothing must say so."""
+    found = sum((job.compared for job in jobs), Counter())
+    if not found:
+        return "no comparison made"
+    return "compared: " + ", ".join(f"{count:,} {kind}" for kind, count in sorted(found.items()))
+
+
+def in_working(
+    job: Job, candidate: Any, reference: Any | None, dtype: str, clock: Clock, share: float
+) -> RelationResult | None:
+    """Return a job's result in a working dtype; None where a subject or the level has none."""
+    left = working_subject(candidate, dtype)
+    right = left if job.axis == "self" else working_subject(reference, dtype)
+    if left is None or right is None:
+        return None
+    return judge_working(job, left, right, dtype, clock, share)
+
+
+def _contradicted(oracle: Oracle) -> RelationResult:
+    name = describe(oracle.reference).name
+    return RelationResult(
+        "oracle.decoder",
+        "fail",
+        cases=1,
+        reason=f"the uncached forward of {name}: {oracle.decoder}",
+        dtype=oracle.dtype,
+    )
+
+
+def guard(subject: Any | None, clock: Clock | None = None) -> Any | None:
+    """Return a subject whose misbehavior becomes typed errors; None for none.
+
+    A call that hangs is given up soon after the budget's end, however much was left when it began.
+    """
+    if subject is None or clock is None:
+        return None if subject is None else guarded(subject)
+    return guarded(subject, timeout_seconds=lambda: max(1.0, clock.seconds + GRACE - clock.spent))

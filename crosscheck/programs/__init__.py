@@ -1,0 +1,1 @@
+"""A program of cache operations is the test input: data, JSON round trip, one interpreter."""

@@ -1,0 +1,51 @@
+"""Run calls with a time-out that really returns: on a daemon thread that can be left behind."""
+
+import queue
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from crosscheck.errors import TimedOut
+
+
+class Worker:
+    """One daemon thread that runs calls in order; after a time-out it is never used again."""
+
+    def __init__(self) -> None:
+        self._jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self.hung: str | None = None
+
+    def run(self, call: Callable[[], Any], seconds: float, what: str) -> Any:
+        """Return what the call returns, or raise what it raises.
+
+        Raises:
+            TimedOut: It took longer than so many seconds, or an earlier call did.
+        """
+        if self.hung is not None:
+            raise TimedOut(f"{what}: not called, {self.hung} never answered.")
+        if threading.current_thread() is self._thread:
+            return call()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="crosscheck", daemon=True)
+            self._thread.start()
+        answer: queue.SimpleQueue[tuple[bool, Any]] = queue.SimpleQueue()
+        self._jobs.put((call, answer))
+        try:
+            fine, value = answer.get(timeout=max(seconds, 0.001))
+        except queue.Empty:
+            self.hung = what
+            raise TimedOut(f"{what}: no answer within {seconds:g} seconds.") from None
+        if fine:
+            return value
+        raise value
+
+    def _work(self) -> None:
+        while True:
+            call, answer = self._jobs.get()
+            try:
+                answer.put((True, call()))
+            except BaseException as error:
+                answer.put((False, error))
+            # A worker that waits must not keep a model alive.
+            del call, answer

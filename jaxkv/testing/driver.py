@@ -1,0 +1,157 @@
+"""The model behind a subject: numpy in, numpy out, with a cache, without one, or explicitly.
+
+Letters: B rows, T tokens, V vocabulary.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxkv.caches import Cache
+from jaxkv.model import Decoder, forward, params_of
+from jaxkv.testing import explicit_state
+from jaxkv.testing.explicit_state import ExplicitState
+from jaxkv.testing.inputs import BUCKETS, Tokens
+from jaxkv.testing.plan import plan_step
+from jaxkv.testing.states import State
+
+# Rows are padded to these numbers for the same reason as tokens to BUCKETS: with a cache only in
+# small models, where copying it costs less than compiling.
+ROWS = (1, 4, 16, 64)
+SMALL = 2**20
+
+
+class Driver:
+    """One model's forward, compiled or op by op.
+
+    Steps are padded to a few widths so that little is compiled.
+
+    Args:
+        model: Whose forward.
+        compiled: Whether by `jax.jit`.
+        like: A driver of a model of the same config, whose compiled functions serve for this one.
+    """
+
+    def __init__(self, model: Decoder, *, compiled: bool, like: "Driver | None" = None):
+        self.model = model
+        self._params = params_of(model)
+        # Own functions, so that a test that swaps a formula and makes a new subject gets a new
+        # trace.
+        self._forward, self._capture = self._forwarded, self._captured
+        self._is_small = sum(leaf.size for leaf in jax.tree.leaves(self._params)) < SMALL
+        if like is not None:
+            self._forward, self._capture = like._forward, like._capture
+        elif compiled:
+            # A tiny model spends its time in the compiler: it is spared the machine code's polish.
+            how = {"xla_backend_optimization_level": 0} if self._is_small else None
+            self._forward = jax.jit(
+                self._forwarded,
+                static_argnames=("fresh", "rectangular"),
+                compiler_options=how,
+            )
+            self._capture = jax.jit(self._captured, compiler_options=how)
+
+    def run(self, state: Cache | None, tokens: Tokens) -> tuple[np.ndarray, Cache | None]:
+        """Return logits [B, T, V] of a step on a layout's cache, or without one, and the next."""
+        rows, width = tokens.ids_BT.shape
+        is_padded = state is None or (self._is_small and len(state.length_B) == rows)
+        wide = _fit(rows, ROWS) if is_padded else rows
+        ids_BT, count_B = _padded(tokens, rows=wide)
+        promises = {} if state is None else _promises(state, tokens, ids_BT.shape[1])
+        if state is not None and is_padded:
+            state = _with_rows(state, wide)
+        logits_BTV, after = self._forward(self._params, ids_BT, state, count_B, **promises)
+        if after is not None and is_padded:
+            after = _with_rows(after, rows)
+        return tokens.scatter(np.asarray(logits_BTV)[:rows, :width]), after
+
+    def run_explicit(
+        self, function: str, state: State | None, tokens: Tokens, *, positions: Any, visible: Any
+    ) -> tuple[np.ndarray, ExplicitState]:
+        """Return logits [B, T, V] of a step with given positions or visibility, and the next state.
+
+        Args:
+            function: The caller, for messages.
+            state: Any; None for whole texts without a cache.
+            tokens: The new ones.
+            positions: See `plan_step`.
+            visible: See `plan_step`.
+        """
+        if state is None:
+            rows, width = tokens.ids_BT.shape
+            state = explicit_state.empty(self.model, batch=rows, capacity=_fit(width, BUCKETS))
+        if not isinstance(state, ExplicitState):
+            state = explicit_state.from_cache(state, self.model)
+        plan = plan_step(
+            function,
+            tokens,
+            state.length_B,
+            state.position_BS,
+            positions=positions,
+            visible=visible,
+            max_positions=self.model.config.max_positions,
+        )
+        return explicit_state.advance(
+            state, plan, self.model, forward=lambda *args: self._forward(self._params, *args)
+        )
+
+    def capture(self, tokens: Tokens) -> dict[str, np.ndarray]:
+        """Return the intermediate results of an uncached forward, by name."""
+        rows, width = tokens.ids_BT.shape
+        seen = self._capture(self._params, *_padded(tokens, rows=_fit(rows, ROWS)))
+        return {name: np.asarray(x)[:rows, :width] for name, x in seen.items()}
+
+    def _forwarded(
+        self, params: Any, ids_BT: Any, cache: Cache | None, count_B: Any, **promises: Any
+    ) -> tuple[Any, Cache | None]:
+        return forward(params, ids_BT, cache, count_B, config=self.model.config, **promises)
+
+    def _captured(self, params: Any, ids_BT: Any, count_B: Any) -> dict[str, Any]:
+        seen: dict[str, Any] = {}
+        forward(params, ids_BT, None, count_B, config=self.model.config, tap=seen.__setitem__)
+        return seen
+
+
+def _fit(number: int, sizes: tuple[int, ...]) -> int:
+    return next((size for size in sizes if size >= number), number)
+
+
+def _padded(tokens: Tokens, *, rows: int) -> tuple[Any, Any]:
+    given, width = tokens.ids_BT.shape
+    ids_BT = np.zeros((rows, _fit(width, BUCKETS)), np.int32)
+    ids_BT[:given, :width] = tokens.front_BT
+    return jnp.asarray(ids_BT), jnp.asarray(np.pad(tokens.count_B, (0, rows - given)))
+
+
+def _promises(state: Cache, tokens: Tokens, width: int) -> dict[str, bool]:
+    length_B = np.asarray(state.length_B)
+    are_alike = len({*length_B.tolist()}) == 1 and bool(tokens.count_B.all())
+    return {
+        "fresh": width > 1 and not length_B.any(),
+        "rectangular": width == 1 and are_alike,
+    }
+
+
+def _with_rows(cache: Cache, rows: int) -> Cache:
+    """Return the cache with empty rows added at the end, or the last rows left out."""
+    have = len(cache.length_B)
+    if rows == have:
+        return cache
+
+    def fit(x_B: Any) -> Any:
+        # Rows lead, or rows and heads in one axis.
+        lines = x_B.shape[0] // have * rows
+        kept = np.asarray(x_B)[:lines]
+        return jnp.asarray(np.pad(kept, ((0, lines - len(kept)), *[(0, 0)] * (kept.ndim - 1))))
+
+    length_B, peak_B, overflow_B = map(fit, (cache.length_B, cache.peak_B, cache.overflow_B))
+    shared, sites = cache.shared, cache.sites
+    if shared is None:
+        sites = jax.tree.map(fit, sites)
+    else:
+        table_BC, wanted_B = fit(shared.table_BC), fit(shared.wanted_B)
+        shared = dataclasses.replace(shared, table_BC=table_BC, wanted_B=wanted_B)
+    return Cache(length_B, peak_B, overflow_B, shared, sites, cache.capacity)

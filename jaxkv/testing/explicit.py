@@ -1,0 +1,96 @@
+"""A layout for testers: positions and visibility are given, not derived.
+
+With it a tester plants faults of position and mask, and replays them, in a model that is right.
+It is no layout of the product: `caches.init` does not know it. A step takes its B * T tokens as as
+many rows of one token, whose lengths are the positions wanted: so the positions of the model's own
+step are the given ones, rotary or learned. Who shares a text is said by the site.
+
+Letters: B rows, T new tokens, M = B*T, N query heads, K key/value heads, H head width, S slots.
+"""
+
+import dataclasses
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from jaxkv import ops
+from jaxkv.caches import Bias, Cache, Expand, Rotate, Step
+from jaxkv.pytree import pytree
+from jaxkv.spec.errors import ShapeError
+
+
+@pytree
+class ExplicitSite:
+    """One attention's buffers, and what one step does with them.
+
+    Attributes:
+        k_BSKH: Keys, rotated.
+        v_BSKH: Values.
+        slot_BT: int32, where each new token is written; S or more for nowhere.
+        visible_BTS: Which slots each new token may read, after the write.
+    """
+
+    k_BSKH: Float[Array, "B S K H"]
+    v_BSKH: Float[Array, "B S K H"]
+    slot_BT: Int[Array, "B T"]
+    visible_BTS: Bool[Array, "B T S"]
+
+
+def fault(site: ExplicitSite, cache: Cache) -> str | None:
+    """Return what of the site does not fit its cache, or None: a row for each of its tokens."""
+    tokens, rows = site.slot_BT.size, cache.length_B.shape[0]
+    return None if tokens == rows else f"is for {tokens} tokens, the cache has {rows} rows"
+
+
+def check(
+    site: ExplicitSite,
+    k_BTKH: Float[Array, "M 1 K H"],
+    v_BTKH: Float[Array, "M 1 K H"],
+    *,
+    rule: ops.Rule,
+) -> None:
+    """Refuse what this site was not made for.
+
+    Raises:
+        ShapeError: K or H differ.
+    """
+    have, given = tuple(site.k_BSKH.shape[2:]), tuple(k_BTKH.shape[2:])
+    if have != given:
+        raise ShapeError(
+            f"attend: k_BTKH has (K, H) {given}, the site {have}. Was it made for this model?"
+        )
+
+
+def attend(
+    site: ExplicitSite,
+    step: Step,
+    q_BTNH: Float[Array, "M 1 N H"],
+    k_BTKH: Float[Array, "M 1 K H"],
+    v_BTKH: Float[Array, "M 1 K H"],
+    *,
+    rule: ops.Rule,
+    rotate: Rotate | None = None,
+    bias: Bias | None = None,
+    expand: Expand | None = None,
+) -> tuple[Float[Array, "M 1 N H"], ExplicitSite]:
+    """Return attention over what the site says is visible, and the site with the tokens written."""
+    if rotate is not None:
+        q_BTNH, k_BTKH = rotate(q_BTNH, step.position_BT), rotate(k_BTKH, step.position_BT)
+    (b, t, s), (m, _, n, h) = site.visible_BTS.shape, q_BTNH.shape
+    kv_heads = k_BTKH.shape[2]
+    row_B1 = jnp.arange(b, dtype=jnp.int32)[:, None]
+    k_BSKH, v_BSKH = (
+        held.at[row_B1, site.slot_BT].set(new.reshape(b, t, kv_heads, h), mode="drop")
+        for held, new in ((site.k_BSKH, k_BTKH), (site.v_BSKH, v_BTKH))
+    )
+    # A weight of 0 does not silence what nobody may see: 0 * NaN is NaN.
+    seen_BS = jnp.any(site.visible_BTS, axis=1)
+    read_BSKH = jnp.where(seen_BS[:, :, None, None], v_BSKH, 0)
+    q_XMH = ops.group_queries(q_BTNH.reshape(b, t, n, h), kv_heads)
+    k_XHS = k_BSKH.transpose(0, 2, 3, 1).reshape(b * kv_heads, h, s)
+    v_XSH = read_BSKH.swapaxes(1, 2).reshape(b * kv_heads, s, h)
+    visible_XMS = ops.spread(site.visible_BTS, num_kv_heads=kv_heads, groups=n // kv_heads)
+    weight_XMS = ops.softmax(ops.score(q_XMH, k_XHS, rule=rule), visible_XMS)
+    o_XMH = jnp.einsum("XMS,XSH->XMH", weight_XMS.astype(v_XSH.dtype), v_XSH)
+    o_BTNH = ops.ungroup(o_XMH, rows=b, tokens=t)
+    return o_BTNH.reshape(m, 1, n, h), dataclasses.replace(site, k_BSKH=k_BSKH, v_BSKH=v_BSKH)

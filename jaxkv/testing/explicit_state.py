@@ -1,0 +1,243 @@
+"""The state behind given positions and visibility: what each row holds, and one step on it.
+
+Buffers are the framework's, bookkeeping is numpy's. No state is changed by a step.
+
+Letters: B rows, T new tokens, M = B*T, S slots, K key/value heads, H head width, V vocabulary.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from jaxkv import caches
+from jaxkv.caches import Cache
+from jaxkv.model import Decoder
+from jaxkv.spec.errors import RequestError, RollbackError
+from jaxkv.testing.explicit import ExplicitSite
+from jaxkv.testing.inputs import BUCKETS
+from jaxkv.testing.plan import Plan
+
+Forward = Callable[[Any, Any, Any], tuple[Any, Any]]
+
+
+@dataclass(frozen=True)
+class ExplicitState:
+    """What each row holds: its token number p stands in slot p, at whatever position it was given.
+
+    Attributes:
+        length_B: int32, tokens held.
+        position_BS: int32, the position of the token in each slot.
+        keys: Of each layer, [B, S, K, H].
+        values: Of each layer.
+        held: Of each layer, [B, S]: which slots hold what they once held; a ring has evicted some.
+    """
+
+    length_B: np.ndarray
+    position_BS: np.ndarray
+    keys: tuple[Any, ...]
+    values: tuple[Any, ...]
+    held: tuple[np.ndarray, ...]
+
+    @property
+    def capacity(self) -> int:
+        """Tokens that a row can hold."""
+        return self.position_BS.shape[1]
+
+
+def empty(model: Decoder, *, batch: int, capacity: int) -> ExplicitState:
+    """Return a state without tokens."""
+    heads = [
+        (layer.attention.num_kv_heads, layer.attention.head_dim) for layer in model.config.layers
+    ]
+    keys, values = (
+        tuple(jnp.zeros((batch, capacity, *each), model.dtype) for each in heads) for _ in range(2)
+    )
+    position_BS = np.tile(np.arange(capacity, dtype=np.int32), (batch, 1))
+    held = tuple(np.zeros((batch, capacity), np.bool_) for _ in heads)
+    return ExplicitState(np.zeros(batch, np.int32), position_BS, keys, values, held)
+
+
+def from_cache(cache: Cache, model: Decoder) -> ExplicitState:
+    """Return the state of a cache of any layout."""
+    length_B = to_numpy(cache.length_B)
+    state = empty(model, batch=len(length_B), capacity=cache.capacity)
+    layers = [
+        _by_token(map(to_numpy, caches.read(cache, i)), capacity=cache.capacity)
+        for i in range(len(cache.sites))
+    ]
+    keys, values, held = zip(*layers, strict=True)
+    return dataclasses.replace(
+        state,
+        length_B=length_B,
+        keys=tuple(map(jnp.asarray, keys)),
+        values=tuple(map(jnp.asarray, values)),
+        held=held,
+    )
+
+
+def advance(
+    state: ExplicitState, plan: Plan, model: Decoder, *, forward: Forward
+) -> tuple[np.ndarray, ExplicitState]:
+    """Return logits [B, T, V] of a planned step, and the next state.
+
+    Args:
+        state: Earlier tokens.
+        plan: Where the new ones are written and stand, and what they read.
+        model: For its positions.
+        forward: The model's, on (ids [M, 1], cache, count [M]).
+    """
+    tokens = plan.ids_BT.shape[1]
+    plan = _padded(plan)
+    windows = [layer.attention.window for layer in model.config.layers]
+    slot_BT = jnp.asarray(plan.slot_BT)
+    sites = tuple(
+        ExplicitSite(keys, values, slot_BT, jnp.asarray(plan.seen(held, window=window)))
+        for keys, values, held, window in zip(
+            state.keys, state.values, state.held, windows, strict=True
+        )
+    )
+    position_M = jnp.asarray(plan.position_BT.reshape(-1))
+    cache = Cache(
+        length_B=position_M,
+        peak_B=jnp.zeros_like(position_M),
+        overflow_B=jnp.zeros_like(position_M),
+        shared=None,
+        sites=sites,
+        capacity=model.config.max_positions,
+    )
+    count_M = jnp.asarray(plan.real_BT.reshape(-1).astype(np.int32))
+    logits_M1V, after = forward(jnp.asarray(plan.ids_BT.reshape(-1, 1)), cache, count_M)
+    caches.check(after)
+    logits_BTV = to_numpy(logits_M1V).reshape(*plan.ids_BT.shape, -1)
+    return logits_BTV[:, :tokens], ExplicitState(
+        length_B=plan.length_B,
+        position_BS=plan.position_BS,
+        keys=tuple(site.k_BSKH for site in after.sites),
+        values=tuple(site.v_BSKH for site in after.sites),
+        held=tuple(held | plan.written_BS for held in state.held),
+    )
+
+
+def read(state: ExplicitState, layer: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return one layer's keys, values, the position of each slot, and which slots are valid.
+
+    Raises:
+        RequestError: There is no such layer.
+    """
+    if not 0 <= layer < len(state.keys):
+        raise RequestError(f"read: layer is {layer}, expected 0 to {len(state.keys) - 1}.")
+    return (
+        to_numpy(state.keys[layer]),
+        to_numpy(state.values[layer]),
+        state.position_BS,
+        _valid(state, layer),
+    )
+
+
+def write(
+    state: ExplicitState, layer: int, k_BSKH: np.ndarray, v_BSKH: np.ndarray
+) -> ExplicitState:
+    """Return the state with one layer's keys and values replaced."""
+    old_k, old_v = state.keys[layer], state.values[layer]
+    keys, values = [*state.keys], [*state.values]
+    keys[layer], values[layer] = jnp.asarray(k_BSKH, old_k.dtype), jnp.asarray(v_BSKH, old_v.dtype)
+    return dataclasses.replace(state, keys=tuple(keys), values=tuple(values))
+
+
+def rollback(state: ExplicitState, length: np.ndarray) -> ExplicitState:
+    """Return the state with only the first length[b] tokens of each row.
+
+    Raises:
+        RollbackError: A length is negative or above the row's.
+    """
+    length_B = np.asarray(length, np.int32)
+    for row, (wanted, have) in enumerate(zip(length_B, state.length_B, strict=True)):
+        if not 0 <= wanted <= have:
+            raise RollbackError(
+                f"rollback: length[{row}] is {wanted}, expected 0 to {have}, what the row holds."
+            )
+    return dataclasses.replace(state, length_B=length_B)
+
+
+def gather(state: ExplicitState, rows: np.ndarray) -> ExplicitState:
+    """Return the state of the named rows.
+
+    Raises:
+        RequestError: A row is out of range.
+    """
+    rows_B, batch = np.asarray(rows, np.int32), len(state.length_B)
+    if rows_B.size and not (rows_B.min() >= 0 and rows_B.max() < batch):
+        raise RequestError(f"gather: rows are {rows_B.tolist()}, expected 0 to {batch - 1}.")
+    return ExplicitState(
+        state.length_B[rows_B],
+        state.position_BS[rows_B],
+        tuple(x[rows_B] for x in state.keys),
+        tuple(x[rows_B] for x in state.values),
+        tuple(x[rows_B] for x in state.held),
+    )
+
+
+def grow(state: ExplicitState, capacity: int) -> ExplicitState:
+    """Return the state with room for more tokens."""
+    room = ((0, 0), (0, capacity - state.capacity))
+    position_BS = np.tile(np.arange(capacity, dtype=np.int32), (len(state.length_B), 1))
+    position_BS[:, : state.capacity] = state.position_BS
+    return ExplicitState(
+        state.length_B,
+        position_BS,
+        tuple(jnp.pad(x, (*room, (0, 0), (0, 0))) for x in state.keys),
+        tuple(jnp.pad(x, (*room, (0, 0), (0, 0))) for x in state.values),
+        tuple(np.pad(x, room) for x in state.held),
+    )
+
+
+def poison(state: ExplicitState) -> ExplicitState:
+    """Return the state with NaN in every slot that holds no token."""
+    keys, values = (
+        tuple(
+            jnp.where(jnp.asarray(_valid(state, i))[:, :, None, None], x, jnp.nan)
+            for i, x in enumerate(arrays)
+        )
+        for arrays in (state.keys, state.values)
+    )
+    return dataclasses.replace(state, keys=keys, values=values)
+
+
+def _valid(state: ExplicitState, layer: int) -> np.ndarray:
+    return state.held[layer] & (np.arange(state.capacity) < state.length_B[:, None])
+
+
+def _padded(plan: Plan) -> Plan:
+    rows, tokens, slots = plan.visible_BTS.shape
+    width = next((size for size in BUCKETS if size >= tokens), tokens)
+    fill = {"ids_BT": 0, "real_BT": False, "slot_BT": slots, "position_BT": 0, "visible_BTS": False}
+    wide = {}
+    for name, value in fill.items():
+        given = getattr(plan, name)
+        wide[name] = np.full((rows, width, *given.shape[2:]), value, given.dtype)
+        wide[name][:, :tokens] = given
+    return dataclasses.replace(plan, **wide)
+
+
+def _by_token(stored: Any, *, capacity: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    k_BSKH, v_BSKH, position_BS, valid_BS = stored
+    row_P, slot_P = np.nonzero(valid_BS)
+    at = row_P, position_BS[row_P, slot_P]
+    held_BS = np.zeros((len(k_BSKH), capacity), np.bool_)
+    held_BS[at] = True
+    moved = []
+    for x_BSKH in (k_BSKH, v_BSKH):
+        by_token = np.zeros((len(x_BSKH), capacity, *x_BSKH.shape[2:]), x_BSKH.dtype)
+        by_token[at] = x_BSKH[row_P, slot_P]
+        moved.append(by_token)
+    return moved[0], moved[1], held_BS
+
+
+def to_numpy(x: Array) -> np.ndarray:
+    """Return an array on the host."""
+    return np.asarray(x)

@@ -1,0 +1,176 @@
+"""Wrong usage is one line with the next step and exit code 2; no traceback, ever."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from crosscheck.cli import main
+from crosscheck.commands.options import seconds
+
+MODEL = f"{Path(__file__).parent / 'user_model.py'}"
+RIGHT = f"{MODEL}:right"
+
+
+def refused(capsys, *argv):
+    """Return the exit code and the one line on stderr."""
+    try:
+        code = main(list(argv))
+    except SystemExit as error:
+        code = error.code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert len(err.strip().splitlines()) == 1
+    return code, err.strip()
+
+
+@pytest.mark.parametrize(
+    ("argv", "line"),
+    [
+        ((), "crosscheck: the following arguments are required: command. See crosscheck --help."),
+        (
+            ("run",),
+            "crosscheck run: the following arguments are required: SUBJECT. See crosscheck run "
+            "--help.",
+        ),
+        (
+            ("run", RIGHT, "--budget", "soon"),
+            "crosscheck run: argument --budget: 'soon' is no time, expected 60s, 2m or the like. "
+            "See crosscheck run --help.",
+        ),
+        (
+            ("run", RIGHT, "--budget", "0s"),
+            "crosscheck run: argument --budget: '0s' is no time, expected 60s, 2m or the like. "
+            "See crosscheck run --help.",
+        ),
+        (
+            ("run", RIGHT, "--dtypes", "float46"),
+            "crosscheck run: argument --dtypes: 'float46' is unknown, expected some of "
+            "float64,float32,float16,bfloat16. See crosscheck run --help.",
+        ),
+        (
+            ("run", RIGHT, "--relations", "cache.fulll"),
+            "crosscheck: select: relation 'cache.fulll' is none of {n} known ones. Did you mean "
+            "'cache.full'?",
+        ),
+        (
+            ("replay", "no-such.json"),
+            "crosscheck: replay: no-such.json: No such file or directory. Expected the .json that "
+            "`crosscheck run` saved.",
+        ),
+    ],
+    ids=["nothing", "no-subject", "time", "no-time", "dtype", "relation", "file"],
+)
+def test_a_slip_says_what_was_expected(capsys, argv, line):
+    from crosscheck.select import select
+
+    assert refused(capsys, *argv) == (2, line.format(n=len(select("all"))))
+
+
+@pytest.mark.parametrize(
+    ("spec", "word"),
+    [
+        ("no_such_file.py:make", "no_such_file.py"),
+        (f"{MODEL}:no_such_factory", "no_such_factory"),
+        ("no_such_package.module:make", "no_such_package"),
+        ("hf-tiny:no-such-family", "no-such-family"),
+        ("hf:no-such-directory", "no-such-directory"),
+        ("neither", "file.py:factory"),
+    ],
+    ids=["file", "factory", "module", "family", "directory", "form"],
+)
+def test_a_subject_that_is_not_there_is_wrong_usage(capsys, spec, word):
+    code, line = refused(capsys, "run", spec, "--budget", "1s")
+
+    assert code == 2
+    assert line.startswith("crosscheck: ")
+    assert word in line
+
+
+def test_a_factory_that_raises_is_the_subjects_fault(capsys):
+    code, line = refused(capsys, "run", f"{MODEL}:unmade", "--budget", "1s")
+
+    assert code == 4
+    assert "RuntimeError" in line
+    assert "no weights here" in line
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("no json", "it is no JSON"),
+        ("[]", "is no saved failure"),
+        ('{"kind": "crosscheck failure", "schema_version": 9}', "has schema_version 9, expected 1"),
+        ('{"kind": "crosscheck failure", "schema_version": 1}', "is damaged: missing 5 required"),
+    ],
+    ids=["text", "other", "version", "cut"],
+)
+def test_a_file_that_is_no_failure_is_refused(capsys, tmp_path, text, complaint):
+    file = tmp_path / "x.json"
+    file.write_text(text)
+
+    code, line = refused(capsys, "replay", str(file))
+
+    assert code == 2
+    assert complaint in line
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("90", 90), ("90s", 90), ("1.5m", 90), (".5s", 0.5), ("1h", 3600)]
+)
+def test_times_are_read(text, value):
+    assert seconds(text) == value
+
+
+def test_python_m_crosscheck_is_the_command_and_help_names_the_exit_codes():
+    done = subprocess.run(
+        [sys.executable, "-m", "crosscheck", "--help"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+
+    words = " ".join(done.stdout.split())
+    assert words.startswith("usage: crosscheck [-h]")
+    assert "Exit codes: 0 every relation that ran agrees" in words
+    assert "5 nothing was compared" in words
+
+
+def test_a_reader_that_leaves_is_no_error():
+    command = (
+        f"'{sys.executable}' -m crosscheck list relations | head -n 1; exit ${{PIPESTATUS[0]}}"
+    )
+    done = subprocess.run(
+        ["bash", "-c", command],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env=os.environ | {"PYTHONUNBUFFERED": "1"},
+    )
+
+    assert done.stderr == ""
+    assert len(done.stdout.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("what", "keys"),
+    [
+        ("relations", {"relation", "holds", "level", "needs", "catches"}),
+        ("faults", {"fault", "wrong", "shows", "kinds", "needs", "advice"}),
+        ("adapters", {"subject", "is"}),
+    ],
+)
+def test_what_there_is_can_be_listed(capsys, what, keys):
+    assert main(["list", what, "--json", "-"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert main(["list", what]) == 0
+    shown = capsys.readouterr().out
+
+    assert len(rows) >= 5
+    assert all(set(row) == keys for row in rows)
+    assert all(next(iter(row.values())) in shown for row in rows)

@@ -1,0 +1,94 @@
+"""Real faults in released packages: found, localized and named, without being told anything.
+
+The models are tests/wild/models.py's; `CLEAN` are families in which nothing may be found. Both run
+with the same options.
+"""
+
+from functools import cache
+
+import pytest
+
+from crosscheck.check import check
+from crosscheck.subjects.sources import load_subject
+
+OPTIONS = {"relations": "core", "budget_seconds": 600.0, "dtypes": ("float64",)}
+
+# factory -> relation that breaks, first kind of its diagnosis, layer and earliest position (None
+# where the package's own numbers leave it open).
+FAULTS = {
+    "flax_attention": ("cache.partition", "mask.top_left", None, 1),
+    "bamba": ("cache.partition", "pos.reset", None, None),
+    "moshi": ("cache.partition", "window.cache_only", 0, 5),
+    "gpt_neo_static": ("cache.capacity", "capacity.as_length", None, 1),
+    "mistral_static": ("cache.rollback", "rollback.evicted", None, None),
+    "roberta": ("pad.left", "pos.pad_shift", 0, None),
+    "llama_eager": ("pad.left", "mask.empty_row_nan", None, None),
+    "mistral_small_static": ("cache.capacity", "capacity.shrinks_window", None, None),
+    "sdpa_is_causal": ("cache.partition", "mask.top_left", 0, 1),
+}
+CLEAN = (
+    "gpt2",
+    "llama",
+    "qwen2",
+    "qwen3",
+    "mistral",
+    "mixtral",
+    "gemma",
+    "gemma2",
+    "gemma3_text",
+    "phi",
+    "phi3",
+    "gpt_neox",
+    "opt",
+    "falcon",
+    "olmo2",
+    "cohere",
+    "starcoder2",
+    "stablelm",
+    "granite",
+    "glm",
+)
+
+
+@cache
+def report_of(source):
+    """Run the tool as its command line does."""
+    return check(load_subject(source), **OPTIONS)
+
+
+def row_of(report, name):
+    (row,) = (row for row in report.rows if row.name == name and row.axis == "self")
+    return row
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_real_fault_is_found_localized_and_named(name):
+    relation, kind, layer, position = FAULTS[name]
+
+    report = report_of(f"tests.wild.models:{name}")
+
+    row = row_of(report, relation)
+    assert (report.verdict, row.verdict) == ("fail", "fail")
+    assert row.diagnosis[0].fault.startswith(kind), row.diagnosis
+    assert row.divergence is not None
+    assert layer is None or row.divergence.layer == layer
+    assert position is None or row.divergence.position == position
+
+
+@pytest.mark.parametrize("name", ["dory", "sdpa_is_causal"])
+def test_a_documented_difference_is_reported_with_the_packages_sentence(name):
+    """Class D: a difference, never called a fault of the package."""
+    row = row_of(report_of(f"tests.wild.models:{name}"), "cache.partition")
+
+    assert row.verdict == "fail"
+    assert row.documented is not None
+    assert row.documented[0].endswith(".")
+
+
+@pytest.mark.parametrize("family", CLEAN)
+def test_a_clean_family_raises_no_alarm(family):
+    report = report_of(f"hf-tiny:{family}")
+
+    alarms = {row.name: row.reason for row in report.rows if row.verdict in ("fail", "error")}
+    assert alarms == {}
+    assert report.verdict == "pass"

@@ -1,0 +1,92 @@
+"""The model behind a subject: numpy in, numpy out, with a cache, without one, or explicitly.
+
+Letters: B rows, T tokens, V vocabulary.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor as Array
+
+from jaxkv.spec.errors import Unsupported
+from torchkv.caches import Cache
+from torchkv.model import Decoder, forward, params_of
+from torchkv.testing import explicit_state
+from torchkv.testing.explicit_state import ExplicitState, to_numpy
+from torchkv.testing.inputs import Tokens
+from torchkv.testing.plan import plan_step
+from torchkv.testing.states import State
+
+
+class Driver:
+    """One model's forward, op by op.
+
+    Args:
+        model: Whose forward.
+        compiled: Not offered.
+        like: Not needed, where nothing is compiled.
+    """
+
+    def __init__(self, model: Decoder, *, compiled: bool, like: "Driver | None" = None):
+        if compiled:
+            raise Unsupported(
+                "Subject: compiled is True, but PyTorch runs this twin op by op. Leave it out."
+            )
+        self.model = model
+        self._params = params_of(model)
+
+    def run(self, state: Cache | None, tokens: Tokens) -> tuple[np.ndarray, Cache | None]:
+        """Return logits [B, T, V] of a step on a layout's cache, or without one, and the next."""
+        fresh = state is not None and tokens.ids_BT.shape[1] > 1 and not bool(state.length_B.any())
+        ids_BT, count_B = self._ints(tokens.front_BT), self._ints(tokens.count_B)
+        logits_BTV, after = self._forward(ids_BT, state, count_B, fresh=fresh)
+        return tokens.scatter(to_numpy(logits_BTV)), after
+
+    def run_explicit(
+        self, function: str, state: State | None, tokens: Tokens, *, positions: Any, visible: Any
+    ) -> tuple[np.ndarray, ExplicitState]:
+        """Return logits [B, T, V] of a step with given positions or visibility, and the next state.
+
+        Args:
+            function: The caller, for messages.
+            state: Any; None for whole texts without a cache.
+            tokens: The new ones.
+            positions: See `plan_step`.
+            visible: See `plan_step`.
+        """
+        if state is None:
+            rows, width = tokens.ids_BT.shape
+            state = explicit_state.empty(self.model, batch=rows, capacity=width)
+        if not isinstance(state, ExplicitState):
+            state = explicit_state.from_cache(state, self.model)
+        plan = plan_step(
+            function,
+            tokens,
+            state.length_B,
+            state.position_BS,
+            positions=positions,
+            visible=visible,
+            max_positions=self.model.config.max_positions,
+        )
+        return explicit_state.advance(state, plan, self.model, forward=self._forward)
+
+    def capture(self, tokens: Tokens) -> dict[str, np.ndarray]:
+        """Return the intermediate results of an uncached forward, by name."""
+        seen: dict[str, Array] = {}
+        ids_BT, count_B = self._ints(tokens.front_BT), self._ints(tokens.count_B)
+        self._forward(ids_BT, None, count_B, tap=seen.__setitem__)
+        return {name: to_numpy(x) for name, x in seen.items()}
+
+    def _forward(
+        self, ids_BT: Array, state: Cache | None, count_B: Array, **options: Any
+    ) -> tuple[Array, Any]:
+        with torch.no_grad():
+            return forward(
+                self._params, ids_BT, state, count_B, config=self.model.config, **options
+            )
+
+    def _ints(self, array: np.ndarray) -> Array:
+        return torch.tensor(
+            np.ascontiguousarray(array), dtype=torch.int32, device=self.model.embed.device
+        )

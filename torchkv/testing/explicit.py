@@ -1,0 +1,105 @@
+"""A layout for testers: positions and visibility are given, not derived.
+
+With it a tester plants faults of position and mask, and replays them, in a model that is right.
+It is no layout of the product: `caches.init` does not know it. A step takes its B * T tokens as as
+many rows of one token, whose lengths are the positions wanted: so the positions of the model's own
+step are the given ones, rotary or learned. Who shares a text is said by the site. Nothing is
+written in place.
+
+Letters: B rows, T new tokens, M = B*T, N query heads, K key/value heads, H head width, S slots.
+"""
+
+import dataclasses
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor as Array
+
+from jaxkv.spec.errors import ShapeError
+from torchkv import ops
+from torchkv.caches import Bias, Cache, Expand, Rotate, Step
+
+
+@dataclass(frozen=True)
+class ExplicitSite:
+    """One attention's buffers, and what one step does with them.
+
+    Attributes:
+        k_BSKH: Keys, rotated.
+        v_BSKH: Values.
+        slot_BT: int32, where each new token is written; S or more for nowhere.
+        visible_BTS: Which slots each new token may read, after the write.
+    """
+
+    k_BSKH: Float[Array, "B S K H"]
+    v_BSKH: Float[Array, "B S K H"]
+    slot_BT: Int[Array, "B T"]
+    visible_BTS: Bool[Array, "B T S"]
+
+
+def fault(site: ExplicitSite, cache: Cache) -> str | None:
+    """Return what of the site does not fit its cache, or None: a row for each of its tokens."""
+    tokens, rows = site.slot_BT.numel(), cache.length_B.shape[0]
+    return None if tokens == rows else f"is for {tokens} tokens, the cache has {rows} rows"
+
+
+def check(
+    site: ExplicitSite,
+    k_BTKH: Float[Array, "M 1 K H"],
+    v_BTKH: Float[Array, "M 1 K H"],
+    *,
+    rule: ops.Rule,
+) -> None:
+    """Refuse what this site was not made for.
+
+    Raises:
+        ShapeError: K or H differ.
+    """
+    have, given = tuple(site.k_BSKH.shape[2:]), tuple(k_BTKH.shape[2:])
+    if have != given:
+        raise ShapeError(
+            f"attend: k_BTKH has (K, H) {given}, the site {have}. Was it made for this model?"
+        )
+
+
+def attend(
+    site: ExplicitSite,
+    step: Step,
+    q_BTNH: Float[Array, "M 1 N H"],
+    k_BTKH: Float[Array, "M 1 K H"],
+    v_BTKH: Float[Array, "M 1 K H"],
+    *,
+    rule: ops.Rule,
+    rotate: Rotate | None = None,
+    bias: Bias | None = None,
+    expand: Expand | None = None,
+) -> tuple[Float[Array, "M 1 N H"], ExplicitSite]:
+    """Return attention over what the site says is visible, and the site with the tokens written."""
+    if rotate is not None:
+        q_BTNH, k_BTKH = rotate(q_BTNH, step.position_BT), rotate(k_BTKH, step.position_BT)
+    b, t = site.slot_BT.shape
+    k_BSKH, v_BSKH = (
+        _written(held, new.unflatten(0, (b, t)).squeeze(2), site.slot_BT)
+        for held, new in ((site.k_BSKH, k_BTKH), (site.v_BSKH, v_BTKH))
+    )
+    # A weight of 0 does not silence what nobody may see: 0 * NaN is NaN.
+    unseen_BS11 = ~site.visible_BTS.any(1)[:, :, None, None]
+    k_BKSH, v_BKSH = (x.masked_fill(unseen_BS11, 0.0).transpose(1, 2) for x in (k_BSKH, v_BSKH))
+    kv_heads, groups = k_BKSH.shape[1], q_BTNH.shape[2] // k_BKSH.shape[1]
+    q_BKMH = ops.group_queries(q_BTNH.unflatten(0, (b, t)).squeeze(2), kv_heads)
+    visible_B1MS = ops.spread(site.visible_BTS, groups=groups)
+    weight_BKMS = ops.softmax(ops.score(q_BKMH, k_BKSH, rule=rule), visible_B1MS)
+    o_BKMH = torch.matmul(weight_BKMS.to(v_BKSH.dtype), v_BKSH)
+    o_BTNH = ops.ungroup(o_BKMH, tokens=t)
+    return (
+        o_BTNH.flatten(0, 1).unsqueeze(1),
+        dataclasses.replace(site, k_BSKH=k_BSKH, v_BSKH=v_BSKH),
+    )
+
+
+def _written(held_BSKH: Array, new_BTKH: Array, slot_BT: Array) -> Array:
+    written = held_BSKH.clone()
+    row_P, token_P = (slot_BT < held_BSKH.shape[1]).nonzero(as_tuple=True)
+    written[row_P, slot_BT[row_P, token_P].long()] = new_BTKH[row_P, token_P]
+    return written

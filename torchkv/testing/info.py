@@ -1,0 +1,131 @@
+"""What a tester may know about a subject of this twin: sizes, capabilities, and what is not there.
+
+Letters: B rows, S slots, K key/value heads, H head width, V vocabulary.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from jaxkv.spec.config import ModelConfig
+from torchkv.model import Decoder
+
+_ALWAYS = (
+    "cache chunk capacity rollback gather fork grow count left_pad right_pad positions "
+    "visible window kv kv_write capture f64 f32 layouts"
+)
+_NEVER = {
+    "persistent": "buffers are written in place, so a state that was stepped on is consumed",
+    "jit": "PyTorch runs this twin op by op, nothing is compiled",
+    "batch_invariant": "a matrix product may round a row by the number of its neighbours",
+    "prefix": "there is no prefix store",
+    "speculate": "there is no speculative generation",
+    "quant": "there is no quantized cache",
+    "cross": "the model is a decoder alone",
+    "mla": "no family with latent attention is offered",
+}
+
+
+@dataclass(frozen=True)
+class SubjectInfo:
+    """What the tester may know about a subject.
+
+    Attributes:
+        name: For reports.
+        framework: "jax" or "torch".
+        dtype: Of the parameters and the cache.
+        vocab_size: V.
+        num_layers: Sites of the cache.
+        capabilities: What it can be asked for.
+        kv_heads: K of the first layer.
+        windows: Of each layer, None for a layer that sees everything.
+        max_positions: The longest text.
+        weights_hash: Of the weights under canonical names, in the dtype that they were loaded in;
+            the twins' are equal for equal weights.
+        notes: Sentences for reports.
+        absent: Capability -> why it is not offered.
+        variants: Names that `variant` takes; N stands for a number.
+    """
+
+    name: str
+    framework: str
+    dtype: str
+    vocab_size: int
+    num_layers: int
+    capabilities: frozenset[str]
+    kv_heads: int | None = None
+    windows: tuple[int | None, ...] = ()
+    max_positions: int | None = None
+    weights_hash: str | None = None
+    notes: tuple[str, ...] = ()
+    absent: Mapping[str, str] = field(default_factory=dict)
+    variants: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class KV:
+    """One layer's cache as stored.
+
+    Keys (after rotation) and values, the position of each slot, which slots are valid.
+    """
+
+    keys_BSKH: np.ndarray
+    values_BSKH: np.ndarray
+    position_BS: np.ndarray
+    valid_BS: np.ndarray
+
+
+def describe(
+    model: Decoder,
+    *,
+    layout: str,
+    name: str,
+    weights_hash: str | None = None,
+    notes: tuple[str, ...] = (),
+) -> SubjectInfo:
+    """Return what a subject on a layout offers, and why it does not offer the rest."""
+    config = model.config
+    absent = _absent(config, layout)
+    extra = {"rope", "gqa", "paged"} - absent.keys()
+    return SubjectInfo(
+        name=name,
+        framework="torch",
+        dtype=str(model.dtype).removeprefix("torch."),
+        vocab_size=config.vocab_size,
+        num_layers=config.num_layers,
+        capabilities=frozenset({*_ALWAYS.split(), *extra} - absent.keys()),
+        kv_heads=config.layers[0].attention.num_kv_heads,
+        windows=tuple(layer.attention.window for layer in config.layers),
+        max_positions=config.max_positions,
+        weights_hash=weights_hash,
+        notes=notes,
+        absent=absent,
+        variants=_variants(config, layout),
+    )
+
+
+def _absent(config: ModelConfig, layout: str) -> dict[str, str]:
+    attentions = [layer.attention for layer in config.layers]
+    absent = dict(_NEVER)
+    if config.learned_positions:
+        absent["rope"] = "positions are learned, so a shift reads another part of their table"
+    if all(a.groups == 1 for a in attentions):
+        absent["gqa"] = "every query head has a key/value head of its own already"
+    if layout != "paged":
+        absent["paged"] = f"the {layout} layout has no pages; layout=paged has"
+    if layout == "window" and any(a.window is not None for a in attentions):
+        absent["rollback"] = "a ring has evicted what a long rollback needs"
+    return absent
+
+
+def _variants(config: ModelConfig, layout: str) -> tuple[str, ...]:
+    attentions = [layer.attention for layer in config.layers]
+    names = ["layout_contiguous", "layout_paged", "window=N", "eager"]
+    if any(a.window is not None for a in attentions):
+        names.append("layout_window")
+    if any(a.groups > 1 for a in attentions):
+        names.append("gqa_as_mha")
+    if layout == "paged":
+        names.append("page_size=N")
+    return tuple(sorted(names))
