@@ -149,9 +149,9 @@ class Subject:
         """Return the state with only the first length[b] tokens of each row."""
         return states.rollback(state, length)
 
-    def gather(self, state: State, rows: np.ndarray) -> State:
+    def gather(self, state: State, rows: Sequence[int] | np.ndarray) -> State:
         """Return the state of the named rows."""
-        return states.gather(state, rows)
+        return states.gather(state, np.asarray(rows))
 
     def fork(self, state: State) -> State:
         """Return a second state that lives on by itself."""

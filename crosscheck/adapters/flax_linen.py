@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from crosscheck.adapters import calling, jax_tools
 from crosscheck.errors import CrosscheckError
-from crosscheck.subjects.amplify import NOTE, amplified
+from crosscheck.subjects.amplify import NOTE, amplified, seed_of
 from crosscheck.subjects.functions import FunctionSubject
 
 
@@ -43,9 +43,10 @@ def adapt_linen(
         facts: As in `from_functions`.
     """
     model = LinenModel(module, variables, embed, full_options or {}, step_options or {})
-    if amplify is not None:
-        model = model.with_weights(amplified(model.weights(), seed=amplify, fan_in_axis=-2))
-        facts["notes"] = (*facts.get("notes", ()), NOTE.format(seed=amplify))
+    seed = seed_of(amplify)
+    if seed is not None:
+        model = model.with_weights(amplified(model.weights(), seed=seed, fan_in_axis=-2))
+        facts["notes"] = (*facts.get("notes", ()), NOTE.format(seed=seed))
     known = {"name": type(module).__name__} | facts
     return jax_tools.subject(model, cached=model.has_cache(), facts=known)
 
@@ -57,6 +58,7 @@ class LinenModel:
         self, module: Any, variables: Any, embed: int, full_options: Any, step_options: Any
     ) -> None:
         self.module, self.embed = module, embed
+        self.compiled: dict[str, Any] = {}
         self.options = (full_options, step_options)
         self.parameters = inspect.signature(module.__call__).parameters
         has_field = any(f.name == "decode" for f in fields(module))
@@ -70,8 +72,13 @@ class LinenModel:
 
     def full(self, ids_BT: NDArray) -> Any:
         """Return uncached logits."""
-        out = self.plain.apply(self._fixed(), self._inputs(ids_BT), **self._given(ids_BT, False))
-        return calling.split(out, None)[0]
+
+        def run(fixed: Any, inputs: Any) -> Any:
+            out = self.plain.apply(fixed, inputs, **self._given(inputs, False))
+            return calling.split(out, None)[0]
+
+        run = self.compiled.setdefault("full", jax_tools.traced(run))
+        return run(self._fixed(), self._inputs(jax_tools.padded(ids_BT)))[:, : ids_BT.shape[1]]
 
     def has_cache(self) -> bool:
         """Return whether `init` makes a collection `cache`."""
@@ -95,10 +102,15 @@ class LinenModel:
 
     def advance(self, cache: Any, ids_BT: NDArray) -> tuple[Any, Any]:
         """Return logits and the next cache."""
-        known = {**self._fixed(), "cache": cache}
-        options = self._given(ids_BT, True)
-        out, after = self.decoding.apply(known, self._inputs(ids_BT), mutable=["cache"], **options)
-        return calling.split(out, None)[0], after["cache"]
+
+        def run(fixed: Any, cache: Any, inputs: Any) -> Any:
+            options = self._given(inputs, True)
+            known = {**fixed, "cache": cache}
+            out, after = self.decoding.apply(known, inputs, mutable=["cache"], **options)
+            return calling.split(out, None)[0], after["cache"]
+
+        run = self.compiled.setdefault("step", jax_tools.traced(run))
+        return run(self._fixed(), cache, self._inputs(ids_BT))
 
     def weights(self) -> dict[str, NDArray]:
         """Return the parameters by dotted name."""
@@ -118,7 +130,10 @@ class LinenModel:
         names = {f.name for f in fields(self.module)} & {"dtype", "param_dtype"}
         named = {n: jnp.dtype(dtype) for n in names if dtype and getattr(self.module, n)}
         module = self.module.clone(**named)
-        return LinenModel(module, variables, self.embed, *self.options)
+        twin = LinenModel(module, variables, self.embed, *self.options)
+        # Weights are arguments of what is compiled, dtypes are part of it.
+        twin.compiled = self.compiled if dtype is None else {}
+        return twin
 
     def _fixed(self) -> dict[str, Any]:
         return {name: part for name, part in self.variables.items() if name != "cache"}

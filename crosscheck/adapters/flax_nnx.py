@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from crosscheck.adapters import calling, jax_tools
 from crosscheck.errors import CrosscheckError
-from crosscheck.subjects.amplify import NOTE, amplified
+from crosscheck.subjects.amplify import NOTE, amplified, seed_of
 from crosscheck.subjects.functions import FunctionSubject
 
 
@@ -40,9 +40,10 @@ def adapt_nnx(
         facts: As in `from_functions`.
     """
     model = NnxModel(module, embed, full_options or {}, step_options or {})
-    if amplify is not None:
-        model = model.with_weights(amplified(model.weights(), seed=amplify, fan_in_axis=-2))
-        facts["notes"] = (*facts.get("notes", ()), NOTE.format(seed=amplify))
+    seed = seed_of(amplify)
+    if seed is not None:
+        model = model.with_weights(amplified(model.weights(), seed=seed, fan_in_axis=-2))
+        facts["notes"] = (*facts.get("notes", ()), NOTE.format(seed=seed))
     known = {"name": type(module).__name__} | facts
     return jax_tools.subject(model, cached=model.has_cache(), facts=known)
 
@@ -51,16 +52,37 @@ class NnxModel:
     """The functional form of an NNX module."""
 
     def __init__(
-        self, module: Any, embed: bool, full_options: Mapping, step_options: Mapping
+        self,
+        module: Any,
+        embed: bool,
+        full_options: Mapping,
+        step_options: Mapping,
+        compiled: dict[Any, Any] | None = None,
     ) -> None:
         self.module, self.embed = module, embed
+        self.compiled = {} if compiled is None else compiled
+        # A module may make its cache in a dtype of its own; one that was cast takes the cast's.
+        self.cast_to: str | None = None
+        self._split: dict[tuple[int, int], Any] = {}
         self.options = (full_options, step_options)
         self.parameters = inspect.signature(module.__call__).parameters
 
     def full(self, ids_BT: NDArray) -> Any:
         """Return uncached logits."""
-        out = self._run(self.module, ids_BT, decode=False)
-        return calling.split(out, None)[0]
+        from flax import nnx
+
+        graph, params, rest = nnx.split(self.module, nnx.Param, ...)
+
+        def run(params: Any, rest: Any, inputs: Any) -> Any:
+            module = nnx.merge(graph, params, rest)
+            out = self._run(module, inputs, decode=False)
+            return calling.split(out, None)[0], nnx.split(module, nnx.Param, ...)[2]
+
+        run = self.compiled.setdefault("full", jax_tools.traced(run))
+        logits, after = run(params, rest, self._inputs(jax_tools.padded(ids_BT)))
+        # Streams of random numbers go on, so that a module left in training mode shows.
+        nnx.update(self.module, after)
+        return logits[:, : ids_BT.shape[1]]
 
     def has_cache(self) -> bool:
         """Return whether somebody in the module makes a cache."""
@@ -70,24 +92,38 @@ class NnxModel:
         """Return the cache variables as a nested dict."""
         from flax import nnx
 
-        module = nnx.clone(self.module)
-        for owner in self._makers(module):
-            self._make(owner, batch, capacity)
-        return nnx.to_pure_dict(nnx.state(module, nnx.Cache))
+        return nnx.to_pure_dict(self._parts(batch, capacity)[1])
 
     def advance(self, cache: Any, ids_BT: NDArray) -> tuple[Any, Any]:
         """Return logits and the next cache."""
         from flax import nnx
 
-        rows, capacity = self._size(cache)
-        module = nnx.clone(self.module)
-        for owner in self._makers(module):
-            self._make(owner, rows, capacity)
-        state = nnx.state(module, nnx.Cache)
-        nnx.replace_by_pure_dict(state, cache)
-        nnx.update(module, state)
-        logits = calling.split(self._run(module, ids_BT, decode=True), None)[0]
-        return logits, nnx.to_pure_dict(nnx.state(module, nnx.Cache))
+        size = self._size(cache)
+        graph, template, rest = self._parts(*size)
+
+        def run(cache: Any, rest: Any, inputs: Any) -> Any:
+            state = nnx.clone(template)
+            nnx.replace_by_pure_dict(state, cache)
+            module = nnx.merge(graph, state, rest)
+            logits = calling.split(self._run(module, inputs, decode=True), None)[0]
+            return logits, nnx.to_pure_dict(nnx.state(module, nnx.Cache))
+
+        run = self.compiled.setdefault(size, jax_tools.traced(run))
+        return run(cache, rest, self._inputs(ids_BT))
+
+    def _parts(self, batch: int, capacity: int) -> Any:
+        """Return graph, empty cache and everything else of a module with a cache of this size."""
+        from flax import nnx
+
+        if (batch, capacity) not in self._split:
+            module = nnx.clone(self.module)
+            for owner in self._makers(module):
+                self._make(owner, batch, capacity)
+            graph, cache, rest = nnx.split(module, nnx.Cache, ...)
+            if self.cast_to is not None:
+                cache = jax_tools.floats_as(cache, self.cast_to)
+            self._split[batch, capacity] = graph, cache, rest
+        return self._split[batch, capacity]
 
     def weights(self) -> dict[str, NDArray]:
         """Return the parameters by dotted name."""
@@ -111,14 +147,16 @@ class NnxModel:
         nnx.update(module, nnx.from_flat_state(flat))
         if dtype is not None:
             _set_dtypes(module, dtype)
-        return NnxModel(module, self.embed, *self.options)
+        # Weights are arguments of what is compiled, dtypes are part of it.
+        compiled = self.compiled if dtype is None else None
+        twin = NnxModel(module, self.embed, *self.options, compiled)
+        twin.cast_to = dtype or self.cast_to
+        return twin
 
-    def _run(self, module: Any, ids_BT: NDArray, *, decode: bool) -> Any:
-        import jax.numpy as jnp
-
-        options = jax_tools.causal_options(self.parameters, ids_BT, decode=decode)
+    def _run(self, module: Any, inputs: Any, *, decode: bool) -> Any:
+        options = jax_tools.causal_options(self.parameters, inputs, decode=decode)
         options |= self.options[1] if decode else self.options[0]
-        return module(jnp.asarray(self._inputs(ids_BT)), **options)
+        return module(inputs, **options)
 
     def _inputs(self, ids_BT: NDArray) -> NDArray:
         if not self.embed:

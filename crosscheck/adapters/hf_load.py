@@ -8,6 +8,7 @@ from crosscheck.adapters.hf_state import Setup
 from crosscheck.adapters.torch_tools import amplify as torch_amplify
 from crosscheck.adapters.torch_tools import torch_module
 from crosscheck.errors import CrosscheckError
+from crosscheck.subjects.amplify import seed_of
 from crosscheck.subjects.protocol import Documented
 
 QUANTIZED = "a quantized cache rounds keys and values, so that cached and uncached logits differ"
@@ -52,7 +53,8 @@ def adapt_model(
     if cache == "quantized":
         source = "transformers QuantizedCache, class docstring"
         told = {k: Documented(QUANTIZED, source) for k in INEXACT} | told
-    made = () if amplify is None else (torch_amplify(model, amplify),)
+    seed = seed_of(amplify)
+    made = () if seed is None else (torch_amplify(model, seed),)
     notes = (*notes, *made, *_chosen(model))
     setup = Setup(cache, cache_options or {}, gather, name or _name(model), notes, told)
     return CausalLM(model, setup)

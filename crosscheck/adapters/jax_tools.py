@@ -16,6 +16,7 @@ from crosscheck.subjects.functions import FunctionSubject, from_functions
 from crosscheck.subjects.protocol import KV
 
 ROOM = 64
+BUCKET = 8
 
 
 class Functional(Protocol):
@@ -57,12 +58,48 @@ def numpy_of(array: Any) -> NDArray:
     return found if found.dtype.kind in "fiub" else found.astype(np.float32)
 
 
+def traced(function: Any) -> Any:
+    """Return the function under jit; where it can not be traced, operation by operation."""
+    import jax
+
+    jitted, plain = jax.jit(function), []
+
+    def call(*given: Any) -> Any:
+        if not plain:
+            try:
+                return jitted(*given)
+            except jax.errors.JAXTypeError:
+                plain.append(True)
+        return function(*given)
+
+    return call
+
+
+def floats_as(tree: Any, dtype: str) -> Any:
+    """Return the tree with its floating-point arrays in this dtype."""
+    import jax
+    import jax.numpy as jnp
+
+    def change(array: Any) -> Any:
+        return array.astype(dtype) if jnp.issubdtype(array.dtype, jnp.floating) else array
+
+    return jax.tree.map(change, tree)
+
+
+def padded(ids_BT: NDArray) -> NDArray:
+    """Return ids filled with zeros to a multiple of 8: fewer shapes to compile.
+
+    Later tokens change no earlier logits of a causal model, and one that is not causal shows it.
+    """
+    return np.pad(ids_BT, ((0, 0), (0, -ids_BT.shape[1] % BUCKET)))
+
+
 def embedding(rows: int, width: int, seed: int = 0) -> NDArray:
     """Return the seeded table through which a module without one is given tokens."""
     return np.random.default_rng(seed).standard_normal((rows, width))
 
 
-def causal_options(parameters: Mapping[str, Any], ids_BT: NDArray, *, decode: bool) -> dict:
+def causal_options(parameters: Mapping[str, Any], ids_BT: Any, *, decode: bool) -> dict:
     """Return what a call is given by name: decode, deterministic, and its causality."""
     options: dict[str, Any] = {}
     if "decode" in parameters:
@@ -72,7 +109,7 @@ def causal_options(parameters: Mapping[str, Any], ids_BT: NDArray, *, decode: bo
     if "is_causal" in parameters:
         options["is_causal"] = True
     elif "mask" in parameters and not decode:
-        rows, length = ids_BT.shape
+        rows, length = ids_BT.shape[:2]
         causal = np.tri(length, dtype=bool)
         options["mask"] = np.broadcast_to(causal, (rows, 1, length, length))
     return options

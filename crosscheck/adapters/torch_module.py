@@ -14,6 +14,7 @@ from crosscheck.adapters import calling, drivers, structure, torch_capture
 from crosscheck.adapters import torch_tools as tools
 from crosscheck.adapters.torch_verbs import Fed, common, own_verbs
 from crosscheck.errors import CrosscheckError, SubjectError
+from crosscheck.subjects.amplify import seed_of
 from crosscheck.subjects.functions import FunctionSubject, from_functions
 from crosscheck.subjects.protocol import KV
 
@@ -46,8 +47,9 @@ def adapt_module(
         amplify: Seed of amplified weights, written into the module; None keeps its weights.
         caps: As in `from_functions`; callables take the module first.
     """
-    if amplify is not None:
-        caps["notes"] = (*caps.get("notes", ()), tools.amplify(module, amplify))
+    seed = seed_of(amplify)
+    if seed is not None:
+        caps["notes"] = (*caps.get("notes", ()), tools.amplify(module, seed))
     return _Adapter(module.eval(), call, full, init, step, capacity, caps).subject()
 
 

@@ -47,6 +47,13 @@ def influenced(trial: Trial) -> Iterator[Diagnosis]:
     cuts = [(1,) * t]
     if "chunk" in info.capabilities:
         cuts += [(2, 1, t - 3), (1, t - 1), (t - 2, 2)]
+    if (
+        trial.right.can_tell
+        and info.num_layers > 1
+        and (trial.first is None or not trial.first.layer)
+    ):
+        # A wrong mask leaves the entries of layer 0 right, and those of layer 1 wrong.
+        return
     measured = [_measured(trial, cut) for cut in cuts]
     fits = [
         name

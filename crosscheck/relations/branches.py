@@ -142,7 +142,7 @@ def cache_fork_gather(candidate: Any, reference: Any, case: Case) -> Sides:
     state = start(candidate, len(case.ids), t, encoder=encoder)
     head = feed(candidate, state, case.ids[:, :first], head_sizes)
     before = entries(candidate, head.state, first)
-    state = candidate.gather(head.state, rows)
+    state = candidate.gather(head.state, np.asarray(rows))
     left, right = pair(entries(candidate, state, first), before.take(rows), info, first)
     rest = feed(candidate, state, texts[:, first:], tail)
     other = reference if "cache" in describe(reference).capabilities else candidate

@@ -74,7 +74,7 @@ def _disturb(subject: Any, old: Any, other: NDArray, sizes: tuple[int, ...]) -> 
     if "rollback" in capabilities:
         subject.rollback(old, subject.length(old) - 1)
     if "gather" in capabilities:
-        feed(subject, subject.gather(old, range(len(other))[::-1]), other, sizes)
+        feed(subject, subject.gather(old, np.arange(len(other))[::-1]), other, sizes)
     if "fork" in capabilities:
         feed(subject, subject.fork(old), other, sizes)
     subject.length(new)

@@ -13,6 +13,11 @@ NOTE = (
 KEPT = ("A_log", "dt_bias", "dt_proj", ".D", "inv_freq")
 
 
+def seed_of(amplify: int | bool | None) -> int | None:
+    """Return the seed that a hint means: True is 0, False and None are no amplification."""
+    return None if amplify is None or amplify is False else int(amplify is not True and amplify)
+
+
 def amplified(
     arrays: Mapping[str, NDArray], *, seed: int = 0, fan_in_axis: int = -1
 ) -> dict[str, NDArray]:

@@ -1,7 +1,9 @@
 """Run calls with a time-out that really returns: on a daemon thread that can be left behind."""
 
+import atexit
 import queue
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +17,7 @@ class Worker:
         self._jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self.hung: str | None = None
+        _WORKERS.add(self)
 
     def run(self, call: Callable[[], Any], seconds: float, what: str) -> Any:
         """Return what the call returns, or raise what it raises.
@@ -40,12 +43,30 @@ class Worker:
             return value
         raise value
 
+    def stop(self) -> None:
+        """End the thread, unless it hangs: one that is cut off inside a framework would abort."""
+        if self._thread is not None and self.hung is None:
+            self._jobs.put(None)
+            self._thread.join(timeout=5)
+
     def _work(self) -> None:
         while True:
-            call, answer = self._jobs.get()
+            job = self._jobs.get()
+            if job is None:
+                return
+            call, answer = job
             try:
                 answer.put((True, call()))
             except BaseException as error:
                 answer.put((False, error))
             # A worker that waits must not keep a model alive.
-            del call, answer
+            del call, answer, job
+
+
+_WORKERS: weakref.WeakSet[Worker] = weakref.WeakSet()
+
+
+@atexit.register
+def _stop_all() -> None:
+    for worker in list(_WORKERS):
+        worker.stop()

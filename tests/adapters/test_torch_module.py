@@ -150,7 +150,6 @@ def test_rows_and_lengths_are_found_by_shape(make):
     assert apart(back, whole[:, 8:]) < 1e-5
 
 
-@pytest.mark.parametrize("make", [decoder, buffered])
 def test_a_caches_own_verbs_are_used():
     subject = adapt(Summing())
     ids, rows = texts(subject), np.array([1, 0, 1])
@@ -165,6 +164,7 @@ def test_a_caches_own_verbs_are_used():
     assert apart(gathered, subject.full(ids)[rows, 9:]) < 1e-5
 
 
+@pytest.mark.parametrize("make", [decoder, buffered])
 def test_kv_is_read_and_written_by_layer(make):
     subject = make()
     ids = texts(subject)
