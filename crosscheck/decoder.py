@@ -97,7 +97,9 @@ def _row(config: Mapping[str, Any], w: Weights, ids_T: NDArray) -> dict[str, NDA
     taps: dict[str, NDArray] = {}
     vocab, width = config["vocab_size"], config["width"]
     embed_VD = w.take("embed.weight", vocab, width)
-    x_TD = embed_VD[ids_T] * embed_VD.dtype.type(config.get("embed_scale", 1.0))
+    x_TD = embed_VD[ids_T]
+    if config.get("scaled_embedding", False):
+        x_TD = x_TD * embed_VD.dtype.type(math.sqrt(width))
     if config["learned_positions"]:
         x_TD = x_TD + w.take("position.weight", config["max_positions"], width)[: len(ids_T)]
     taps["embed"] = x_TD
@@ -178,8 +180,8 @@ def _attention(
 
 
 def _attend_one_head(a: Mapping[str, Any], q_TH: NDArray, k_TH: NDArray, v_TH: NDArray) -> NDArray:
-    scale = a.get("score_factor", 1.0) * a["head_dim"] ** -0.5
-    scores_TT = _capped((q_TH @ k_TH.T) * scale, a["soft_cap"])
+    width = a["head_dim"] if a.get("score_width") is None else a["score_width"]
+    scores_TT = _capped((q_TH @ k_TH.T) * width**-0.5, a["soft_cap"])
     visible_TT = np.zeros(scores_TT.shape, dtype=np.bool_)
     for query in range(len(q_TH)):
         oldest = 0 if a["window"] is None else max(0, query - a["window"] + 1)

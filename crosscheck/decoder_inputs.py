@@ -39,9 +39,9 @@ _KNOWN = {
 }
 # What a part may leave out: it is then off.
 _OPTIONAL = {
-    "config": {"embed_scale", "logit_soft_cap"},
+    "config": {"scaled_embedding", "logit_soft_cap"},
     "layer": {"parallel", "post_norms"},
-    "attention": {"score_factor", "qk_norm"},
+    "attention": {"score_width", "qk_norm"},
     "norm": {"plus_one"},
 }
 _SCALINGS = {
@@ -52,12 +52,15 @@ _SCALINGS = {
         "short_factors",
         "long_factors",
         "original_max_positions",
+        "factor",
         "attention_factor",
     },
     "yarn": {
         "factor",
         "original_max_positions",
         "attention_factor",
+        "mscale",
+        "mscale_all_dim",
         "beta_fast",
         "beta_slow",
         "truncate",

@@ -24,7 +24,7 @@ def rotate(rope: Mapping[str, Any], x_TNH: NDArray) -> NDArray:
         x_TNH: Queries or keys of one row.
     """
     pairs, tokens = rope["rotary_dim"] // 2, len(x_TNH)
-    size = 1.0 if rope["scaling"] is None else rope["scaling"].get("attention_factor", 1.0)
+    size = 1.0 if rope["scaling"] is None else _size(rope["scaling"])
     result_TNH = x_TNH.copy()
     for i in range(pairs):
         speed = _speed(rope, i, pairs, tokens)
@@ -42,6 +42,17 @@ def _speed(rope: Mapping[str, Any], pair: int, pairs: int, tokens: int) -> float
     if scaling is None:
         return speed
     return SCALINGS[scaling["kind"]](scaling, theta, pair, pairs, tokens) * speed
+
+
+def _size(scaling: Scaling) -> float:
+    if scaling["kind"] not in ("yarn", "longrope"):
+        return 1.0
+    if scaling["attention_factor"] is not None:
+        return scaling["attention_factor"]
+    if scaling["kind"] == "longrope":
+        return math.sqrt(1 + math.log(scaling["factor"], scaling["original_max_positions"]))
+    above = 1 + 0.1 * scaling["mscale"] * math.log(scaling["factor"])
+    return above / (1 + 0.1 * scaling["mscale_all_dim"] * math.log(scaling["factor"]))
 
 
 def _linear(scaling: Scaling, theta: float, pair: int, pairs: int, tokens: int) -> float:

@@ -135,7 +135,8 @@ def _attention(
     if a.qk_norm is not None:
         q_BTNH = norm(p["q_norm"], q_BTNH, a.qk_norm)
         k_BTKH = norm(p["k_norm"], k_BTKH, a.qk_norm)
-    rule = Rule(scale=a.score_factor * h**-0.5, window=a.window, soft_cap=a.soft_cap)
+    scale = (a.score_width or h) ** -0.5
+    rule = Rule(scale=scale, window=a.window, soft_cap=a.soft_cap)
     tap("v", v_BTKH)
     o_BTNH, site = caches.attend(site, step, q_BTNH, k_BTKH, v_BTKH, rule=rule, rotate=rotate)
     return linear(p["o"], o_BTNH.reshape(b, t, n * h)), site

@@ -212,8 +212,8 @@ def forward(
 
 def _embed(params: Params, ids_BT: Array, step: Step, config: spec.ModelConfig) -> Array:
     x_BTD = params["embed"][ids_BT]
-    if config.embed_scale != 1.0:
-        x_BTD = x_BTD * jnp.asarray(config.embed_scale, x_BTD.dtype)
+    if config.scaled_embedding:
+        x_BTD = x_BTD * jnp.asarray(config.width**0.5, x_BTD.dtype)
     if not config.learned_positions:
         return x_BTD
     # Padding beyond the table reads row 0: what it holds never reaches a real token.

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxkv.rope_scaling import scale_frequencies
+from jaxkv.rope_scaling import amplitude, scale_frequencies
 from jaxkv.spec.config import Rope
 
 QUERY_BLOCK = 128
@@ -84,9 +84,8 @@ def rope_table(
     frequency_R = rope.theta ** (-jnp.arange(pairs, dtype=wide(dtype)) / pairs)
     frequency_BR = scale_frequencies(frequency_R, length_B, rope=rope)
     angle_BTR = position_BT.astype(wide(dtype))[..., None] * frequency_BR[..., None, :]
-    if rope.amplitude == 1.0:
-        return jnp.cos(angle_BTR), jnp.sin(angle_BTR)
-    return jnp.cos(angle_BTR) * rope.amplitude, jnp.sin(angle_BTR) * rope.amplitude
+    cos_BTR, sin_BTR, size = jnp.cos(angle_BTR), jnp.sin(angle_BTR), amplitude(rope)
+    return (cos_BTR, sin_BTR) if size == 1.0 else (cos_BTR * size, sin_BTR * size)
 
 
 def apply_rope(

@@ -96,3 +96,23 @@ def longrope(
     )
     is_long_B1 = (length_B > scaling.original_max_positions)[:, None]
     return frequency_R / jnp.where(is_long_B1, long_R, short_R)
+
+
+def amplitude(rope: Rope) -> float:
+    """Return the factor on cos and sin, whose square scales the scores; 1 for most kinds."""
+    match rope.scaling:
+        case spec.YarnScaling(attention_factor=None, factor=factor) as scaling:
+            high, low = (
+                0.1 * m * math.log(factor) + 1 for m in (scaling.mscale, scaling.mscale_all_dim)
+            )
+            return high / low
+        case spec.LongScaling(attention_factor=None) as scaling:
+            past = math.log(scaling.factor) / math.log(scaling.original_max_positions)
+            return (1 + past) ** 0.5
+        case (
+            spec.YarnScaling(attention_factor=float(given))
+            | spec.LongScaling(attention_factor=float(given))
+        ):
+            return given
+        case _:
+            return 1.0

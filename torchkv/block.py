@@ -130,7 +130,7 @@ def _attention(
     if a.qk_norm is not None:
         q_BTNH = norm(p["q_norm"], q_BTNH, a.qk_norm)
         k_BTKH = norm(p["k_norm"], k_BTKH, a.qk_norm)
-    scale = a.score_factor / math.sqrt(a.head_dim)
+    scale = 1 / math.sqrt(a.head_dim if a.score_width is None else a.score_width)
     rule = Rule(scale=scale, window=a.window, soft_cap=a.soft_cap)
     tap("v", v_BTKH)
     o_BTNH, site = caches.attend(site, step, q_BTNH, k_BTKH, v_BTKH, rule=rule, rotate=rotate)

@@ -6,6 +6,7 @@ and values to `caches.attend`. Letters: B rows, T new tokens, D width, N query h
 heads, H head width, F feed-forward width, V vocabulary.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -257,8 +258,8 @@ def _embed(params: Params, ids_BT: Array, step: Step, config: spec.ModelConfig) 
     # Padding may be any number, also past either table: it reads row 0, and never reaches a real
     # token.
     x_BTD = F.embedding(ids_BT.masked_fill(~step.valid_BT, 0), params["embed"])
-    if config.embed_scale != 1.0:
-        x_BTD = x_BTD * torch.tensor(config.embed_scale, dtype=x_BTD.dtype, device=x_BTD.device)
+    if config.scaled_embedding:
+        x_BTD = x_BTD * x_BTD.new_tensor(math.sqrt(config.width))
     if "position" not in params:
         return x_BTD
     place_BT = step.position_BT.masked_fill(~step.valid_BT, 0)

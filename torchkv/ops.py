@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor as Array
 
 from jaxkv.spec.config import Rope
-from torchkv.rope_scaling import scale_frequencies
+from torchkv.rope_scaling import amplitude, scale_frequencies
 
 QUERY_BLOCK = 128
 
@@ -88,7 +88,7 @@ def rope_table(
     frequency_R = torch.pow(rope.theta, -channel_R / rope.rotary_dim)
     frequency_BR = scale_frequencies(frequency_R, length_B, rope=rope)
     angle_BTR = position_BT.double().unsqueeze(-1) * frequency_BR.unsqueeze(-2)
-    circle_BTR = torch.polar(torch.full_like(angle_BTR, rope.amplitude), angle_BTR)
+    circle_BTR = torch.polar(torch.full_like(angle_BTR, amplitude(rope)), angle_BTR)
     return circle_BTR.real.to(wide(dtype)), circle_BTR.imag.to(wide(dtype))
 
 

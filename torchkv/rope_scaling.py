@@ -95,3 +95,16 @@ def longrope(
     short_R, long_R = frequency_R.new_tensor([scaling.short_factors, scaling.long_factors])
     past_B1 = (length_B > scaling.original_max_positions).unsqueeze(1)
     return torch.where(past_B1, frequency_R / long_R, frequency_R / short_R)
+
+
+def amplitude(rope: Rope) -> float:
+    """Return the factor on cos and sin, whose square scales the scores; 1 for most kinds."""
+    scaling = rope.scaling
+    if not isinstance(scaling, spec.YarnScaling | spec.LongScaling):
+        return 1.0
+    if scaling.attention_factor is not None:
+        return scaling.attention_factor
+    stretch = math.log(scaling.factor)
+    if isinstance(scaling, spec.LongScaling):
+        return math.sqrt(1 + stretch / math.log(scaling.original_max_positions))
+    return (10 + scaling.mscale * stretch) / (10 + scaling.mscale_all_dim * stretch)

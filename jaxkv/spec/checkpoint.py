@@ -79,15 +79,33 @@ class Stored:
         name: Of the tensor in the file.
         outputs: First and end of the packed tensor's outputs that are this weight; None for all.
         in_out: Whether the file holds matrices (in, out); a bias has one axis either way.
+        groups: Into how many equal groups the tensor's outputs fall, each of which holds a part of
+            this weight; `outputs` then counts within a group.
     """
 
     name: str
     outputs: tuple[int, int] | None = None
     in_out: bool = False
+    groups: int = 1
+
+
+@dataclass(frozen=True)
+class Stacked:
+    """A weight that a file keeps in several tensors, one after the other along a first axis."""
+
+    parts: tuple[Stored, ...]
+
+
+Place = Stored | Stacked
+
+
+def stored_parts(place: Place) -> tuple[Stored, ...]:
+    """Return the tensors that one weight is read from."""
+    return place.parts if isinstance(place, Stacked) else (place,)
 
 
 def stored_shapes(
-    shapes: Mapping[str, tuple[int, ...]], places: Mapping[str, Stored]
+    shapes: Mapping[str, tuple[int, ...]], places: Mapping[str, Place]
 ) -> dict[str, tuple[int, ...]]:
     """Return the shape of each tensor that a file must hold: parts packed, axes in its order.
 
@@ -97,11 +115,13 @@ def stored_shapes(
     """
     packed: dict[str, tuple[int, ...]] = {}
     turned: set[str] = set()
-    for canonical, (outputs, *inputs) in shapes.items():
+    for canonical, shape in shapes.items():
         place = places[canonical]
-        before = packed[place.name][0] if place.name in packed else 0
-        packed[place.name] = (before + outputs, *inputs)
-        turned |= {place.name} if place.in_out else set()
+        outputs, *inputs = shape[1:] if isinstance(place, Stacked) else shape
+        for part in stored_parts(place):
+            before = packed[part.name][0] if part.name in packed else 0
+            packed[part.name] = (before + outputs, *inputs)
+            turned |= {part.name} if part.in_out else set()
     return {name: shape[::-1] if name in turned else shape for name, shape in packed.items()}
 
 
@@ -114,6 +134,10 @@ def unpack(tensor: Any, place: Stored, *, axes: int) -> np.ndarray:
         axes: How many the tensor has.
     """
     outputs = slice(None) if place.outputs is None else slice(*place.outputs)
+    if place.groups > 1:
+        array = np.asarray(tensor[:])
+        grouped = array.reshape(place.groups, -1, *array.shape[1:])[:, outputs]
+        return grouped.reshape(-1, *array.shape[1:])
     if place.in_out and axes == 2:
         return tensor[:, outputs].T
     return tensor[outputs]

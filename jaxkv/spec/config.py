@@ -69,11 +69,6 @@ class Rope(Part):
         """Whether a pair's speed depends on how many tokens its row holds."""
         return self.scaling is not None and self.scaling.follows_length
 
-    @property
-    def amplitude(self) -> float:
-        """Factor on cos and sin."""
-        return 1.0 if self.scaling is None else self.scaling.amplitude
-
     @classmethod
     def _revive(cls, name: str, value: Any) -> Any:
         return scaling_from_dict(value) if name == "scaling" and isinstance(value, dict) else value
@@ -106,8 +101,8 @@ class Norm(Part):
 class Attention(Part):
     """One attention: N query heads share K key/value heads of width H.
 
-    Window None means all earlier tokens. Scores are q.k * score_factor / sqrt(H). With a qk_norm,
-    queries and keys are normed over each head's channels, before they turn.
+    Window None means all earlier tokens. Scores are q.k / score_width^(1/2), None means H. With a
+    qk_norm, queries and keys are normed over each head's channels, before they turn.
     """
 
     num_heads: int
@@ -118,7 +113,7 @@ class Attention(Part):
     qkv_bias: bool
     out_bias: bool
     soft_cap: float | None = None
-    score_factor: float = 1.0
+    score_width: float | None = None
     qk_norm: Norm | None = None
 
     def __post_init__(self) -> None:
@@ -131,7 +126,8 @@ class Attention(Part):
             r, h = self.rope.rotary_dim, self.head_dim
             require(r <= h, f"Attention: rope.rotary_dim {r} exceeds head_dim {h}.")
         _require_soft_cap("Attention", soft_cap=self.soft_cap)
-        require_above("Attention", 0, score_factor=self.score_factor)
+        if self.score_width is not None:
+            require_above("Attention", 0, score_width=self.score_width)
         require(
             self.qk_norm is None or self.qk_norm.kind == "rms",
             "Attention: qk_norm is a layer norm, expected kind 'rms' (it has no bias).",
@@ -221,8 +217,8 @@ class Layer(Part):
 class ModelConfig(Part):
     """A causal decoder, part by part; layers may differ in their attention and feed-forward.
 
-    What the embedding gives is multiplied by embed_scale, rounded to the model's dtype. With a
-    logit_soft_cap c, logits are c * tanh(logit / c).
+    With scaled_embedding, what the embedding gives is multiplied by D^(1/2), rounded to the model's
+    dtype. With a logit_soft_cap c, logits are c * tanh(logit / c).
     """
 
     family: str
@@ -235,7 +231,7 @@ class ModelConfig(Part):
     tied_head: bool
     head_bias: bool
     dropout_rate: float = 0.0
-    embed_scale: float = 1.0
+    scaled_embedding: bool = False
     logit_soft_cap: float | None = None
 
     def __post_init__(self) -> None:
@@ -255,7 +251,6 @@ class ModelConfig(Part):
             not (self.tied_head and self.head_bias),
             "ModelConfig: a tied head has no bias; set head_bias=False.",
         )
-        require_above("ModelConfig", 0, embed_scale=self.embed_scale)
         _require_soft_cap("ModelConfig", logit_soft_cap=self.logit_soft_cap)
 
     @property

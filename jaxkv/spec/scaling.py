@@ -23,11 +23,6 @@ class Scaling(Part):
 
     follows_length: ClassVar[bool] = False
 
-    @property
-    def amplitude(self) -> float:
-        """Factor on cos and sin, so that scores are scaled by its square."""
-        return 1.0
-
 
 @dataclass(frozen=True)
 class Llama3Scaling(Scaling):
@@ -88,12 +83,16 @@ class YarnScaling(Scaling):
 
     A pair that turns at least beta_fast times within the original positions keeps its speed, one
     that turns at most beta_slow times gets 1 / factor of it, and between the two it is blended,
-    linearly in the pair's number. With truncate, the two ends are whole numbers of pairs.
+    linearly in the pair's number. With truncate, the two ends are whole numbers of pairs. The
+    factor on cos and sin is attention_factor, or where that is None the quotient of
+    0.1 * m * ln(factor) + 1 for m = mscale and m = mscale_all_dim.
     """
 
     factor: float
     original_max_positions: int
-    attention_factor: float
+    attention_factor: float | None = None
+    mscale: float = 1.0
+    mscale_all_dim: float = 0.0
     beta_fast: float = 32.0
     beta_slow: float = 1.0
     truncate: bool = True
@@ -101,17 +100,13 @@ class YarnScaling(Scaling):
 
     def __post_init__(self) -> None:
         _check("YarnScaling", self.factor, self.original_max_positions)
-        require_above("YarnScaling", 0, attention_factor=self.attention_factor)
+        if self.attention_factor is not None:
+            require_above("YarnScaling", 0, attention_factor=self.attention_factor)
         require(
             0 < self.beta_slow < self.beta_fast,
             f"YarnScaling: beta_slow is {self.beta_slow}, expected above 0 and below beta_fast "
             f"{self.beta_fast}.",
         )
-
-    @property
-    def amplitude(self) -> float:
-        """Factor on cos and sin."""
-        return self.attention_factor
 
 
 @dataclass(frozen=True)
@@ -119,19 +114,22 @@ class LongScaling(Scaling):
     """Each pair's speed divided by a number of its own, and a factor on cos and sin.
 
     The long factors hold for a row that is longer than the original positions after the step, the
-    short ones before.
+    short ones before. The factor on cos and sin is attention_factor, or where that is None
+    (1 + ln(factor) / ln(original))^(1/2).
     """
 
     follows_length: ClassVar[bool] = True
     short_factors: tuple[float, ...]
     long_factors: tuple[float, ...]
     original_max_positions: int
-    attention_factor: float
+    factor: float
+    attention_factor: float | None = None
     kind: Literal["longrope"] = "longrope"
 
     def __post_init__(self) -> None:
-        require_whole("LongScaling", original_max_positions=self.original_max_positions)
-        require_above("LongScaling", 0, attention_factor=self.attention_factor)
+        _check("LongScaling", self.factor, self.original_max_positions)
+        if self.attention_factor is not None:
+            require_above("LongScaling", 0, attention_factor=self.attention_factor)
         short, long = self.short_factors, self.long_factors
         require(
             len(short) == len(long),
@@ -140,11 +138,6 @@ class LongScaling(Scaling):
         )
         for each in (*short, *long):
             require_above("LongScaling", 0, factor=each)
-
-    @property
-    def amplitude(self) -> float:
-        """Factor on cos and sin."""
-        return self.attention_factor
 
     @classmethod
     def _revive(cls, name: str, value: Any) -> Any:
