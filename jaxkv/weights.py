@@ -6,6 +6,7 @@ Letters: D width, N query heads, K key/value heads, H head width, F feed-forward
 E packed outputs.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -18,6 +19,9 @@ from jaxkv.spec import config as spec
 from jaxkv.spec.checkpoint import check_weights
 
 Read = Callable[[str], np.ndarray]
+Place = Callable[..., Any]
+
+_ALIGNMENT = 64
 
 
 def from_arrays(
@@ -48,8 +52,9 @@ def from_arrays(
     def read(name: str) -> np.ndarray:
         return np.asarray(arrays[name])
 
-    def place(x: np.ndarray) -> Any:
-        return jnp.asarray(x, dtype)
+    def place(x: np.ndarray, *, own: bool = False) -> Any:
+        # A copy of what may be pages of a file; memory that is ours alone becomes the array.
+        return jnp.asarray(x, dtype) if own else jnp.array(x, dtype)
 
     layers = [
         _layer(read, f"layers.{i}", layer, config, place, interleaved_qk)
@@ -107,12 +112,12 @@ def half_split(weight: np.ndarray, *, heads: int) -> np.ndarray:
     return pairs.swapaxes(1, 2).reshape(weight.shape)
 
 
-def _linear(read: Read, names: list[str], bias: bool, place: Callable[[np.ndarray], Any]) -> Linear:
+def _linear(read: Read, names: list[str], bias: bool, place: Place) -> Linear:
     # Several (out, in) matrices of one input become one (in, out) matrix: one product instead of
     # several.
-    weight_DE = np.concatenate([read(f"{name}.weight") for name in names]).T
+    weight_DE = _join([read(f"{name}.weight") for name in names])
     bias_E = np.concatenate([read(f"{name}.bias") for name in names]) if bias else None
-    return Linear(place(weight_DE), None if bias_E is None else place(bias_E))
+    return Linear(place(weight_DE, own=True), None if bias_E is None else place(bias_E))
 
 
 def _layer(
@@ -120,7 +125,7 @@ def _layer(
     name: str,
     layer: spec.Layer,
     config: spec.ModelConfig,
-    place: Callable[[np.ndarray], Any],
+    place: Place,
     interleaved: bool,
 ) -> Layer:
     def norm(part: str) -> Norm:
@@ -137,7 +142,7 @@ def _layer(
 
 
 def _attention(
-    read: Read, name: str, a: spec.Attention, place: Callable[[np.ndarray], Any], interleaved: bool
+    read: Read, name: str, a: spec.Attention, place: Place, interleaved: bool
 ) -> Attention:
     heads = {f"{name}.q": a.num_heads, f"{name}.k": a.num_kv_heads}
 
@@ -154,9 +159,7 @@ def _attention(
     return Attention(qkv, o, *norms)
 
 
-def _mlp(
-    read: Read, name: str, m: spec.Mlp | spec.Experts, place: Callable[[np.ndarray], Any]
-) -> Mlp | Experts:
+def _mlp(read: Read, name: str, m: spec.Mlp | spec.Experts, place: Place) -> Mlp | Experts:
     if isinstance(m, spec.Experts):
         router = _linear(read, [f"{name}.router"], False, place)
         up = _stack(read, [f"{name}.experts.gate", f"{name}.experts.up"], place)
@@ -165,12 +168,27 @@ def _mlp(
     return Mlp(_linear(read, inputs, m.bias, place), _linear(read, [f"{name}.down"], m.bias, place))
 
 
-def _stack(read: Read, names: list[str], place: Callable[[np.ndarray], Any]) -> Linear:
-    weight_ZED = np.concatenate([read(f"{name}.weight") for name in names], axis=1)
-    return Linear(place(weight_ZED.swapaxes(1, 2)))
+def _stack(read: Read, names: list[str], place: Place) -> Linear:
+    return Linear(place(_join([read(f"{name}.weight") for name in names]), own=True))
 
 
-def _norm(read: Read, name: str, norm: spec.Norm, place: Callable[[np.ndarray], Any]) -> Norm:
+def _join(parts: list[np.ndarray]) -> np.ndarray:
+    """Return matrices (out, in) side by side as one (in, out); those of experts one by one."""
+    turned = [part.swapaxes(-1, -2) for part in parts]
+    shape = (*turned[0].shape[:-1], sum(part.shape[-1] for part in turned))
+    # Written in its last order at once: each copy on the way would be memory of the process.
+    return np.concatenate(turned, axis=-1, out=_aligned(shape, turned[0].dtype))
+
+
+def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """Return an uninitialized array that JAX takes over without a copy."""
+    size_bytes = math.prod(shape) * dtype.itemsize
+    memory = np.empty(size_bytes + _ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % _ALIGNMENT
+    return memory[start : start + size_bytes].view(dtype).reshape(shape)
+
+
+def _norm(read: Read, name: str, norm: spec.Norm, place: Place) -> Norm:
     bias = place(read(f"{name}.bias")) if norm.kind == "layer" else None
     return Norm(place(read(f"{name}.weight")), bias)
 

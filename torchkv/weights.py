@@ -18,7 +18,7 @@ from jaxkv.spec.checkpoint import check_weights
 from torchkv.caches import check_dtype
 from torchkv.model import Attention, Decoder, Experts, Layer, Linear, Mlp, Norm
 
-Read = Callable[[str], Array]
+Read = Callable[..., Array]
 
 
 def from_arrays(
@@ -49,14 +49,21 @@ def from_arrays(
     kind = check_dtype("from_arrays", dtype)
     heads = _rotary_heads(config) if interleaved_qk else {}
 
-    def read(name: str) -> Array:
+    def part(name: str) -> Array:
         array = np.ascontiguousarray(arrays[name])
         owner = name.rpartition(".")[0]
         if owner in heads:
             array = half_split(array, heads=heads[owner])
         if array.dtype.kind != "f":
             array = array.astype(np.float32)  # numpy's extension types, bfloat16 among them
-        return torch.tensor(array, dtype=kind)
+        return torch.from_numpy(array if array.flags.writeable else array.copy())
+
+    def read(*names: str) -> Array:
+        # Several matrices of one input, stacked along their outputs, are one matrix: one product
+        # instead of several. One copy of them all: the parts may be pages of a file.
+        parts = [part(name) for name in names]
+        whole = torch.cat(parts, max(parts[0].dim() - 2, 0))
+        return whole.to(device=torch.get_default_device(), dtype=kind)
 
     layers = [_layer(read, f"layers.{i}", layer, config) for i, layer in enumerate(config.layers)]
     return Decoder(
@@ -114,10 +121,8 @@ def _rotary_heads(config: spec.ModelConfig) -> dict[str, int]:
 
 
 def _linear(read: Read, names: list[str], bias: bool) -> Linear:
-    # Several matrices of one input, stacked along their outputs, are one matrix: one product
-    # instead of several.
-    weight_ED = torch.cat([read(f"{name}.weight") for name in names])
-    return Linear(weight_ED, torch.cat([read(f"{name}.bias") for name in names]) if bias else None)
+    weight_ED = read(*[f"{name}.weight" for name in names])
+    return Linear(weight_ED, read(*[f"{name}.bias" for name in names]) if bias else None)
 
 
 def _layer(read: Read, name: str, layer: spec.Layer, config: spec.ModelConfig) -> Layer:
@@ -140,10 +145,9 @@ def _attention(read: Read, name: str, a: spec.Attention) -> Attention:
 
 def _mlp(read: Read, name: str, m: spec.Mlp | spec.Experts) -> Mlp | Experts:
     if isinstance(m, spec.Experts):
-        parts = {part: read(f"{name}.experts.{part}.weight") for part in ("gate", "up", "down")}
-        up_ZED = torch.cat([parts["gate"], parts["up"]], dim=1)
         router = _linear(read, [f"{name}.router"], False)
-        return Experts(router, Linear(up_ZED), Linear(parts["down"]))
+        up = _linear(read, [f"{name}.experts.gate", f"{name}.experts.up"], False)
+        return Experts(router, up, _linear(read, [f"{name}.experts.down"], False))
     inputs = ["gate", "up"] if m.gated else ["up"]
     up = _linear(read, [f"{name}.{each}" for each in inputs], m.bias)
     return Mlp(up, _linear(read, [f"{name}.down"], m.bias))

@@ -1,7 +1,7 @@
 """Checkpoints: a config, and lazy weights under canonical names, checked by name and shape."""
 
 import difflib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -61,6 +61,8 @@ class Checkpoint:
         end_ids: Token ids that end a text; empty when the file names none.
         tokenizer_data: What `tokenizer.open_tokenizer` needs; None for a model of bare token ids.
         name: For people: of the file, the preset or the known model.
+        dtype: In which the file stores the embedding, for twins that take the weights as they are;
+            float32 where it is quantized.
     """
 
     config: ModelConfig
@@ -69,6 +71,7 @@ class Checkpoint:
     end_ids: tuple[int, ...]
     tokenizer_data: Mapping[str, Any] | None = field(repr=False)
     name: str
+    dtype: str = "float32"
 
 
 @dataclass(frozen=True)
@@ -164,12 +167,17 @@ def check_weights(config: ModelConfig, shapes: Mapping[str, tuple[int, ...]]) ->
         WeightError: One is missing (the nearest found is offered), misshapen (both shapes) or
             extra.
     """
-    if fault := weight_fault(weight_shapes(config), shapes, config.family):
+    wanted = weight_shapes(config)
+    kv_names = [name for name in wanted if ".attn.k." in name or ".attn.v." in name]
+    if fault := weight_fault(wanted, shapes, config.family, kv_names):
         raise WeightError(f"check_weights: {fault}")
 
 
 def weight_fault(
-    wanted: Mapping[str, tuple[int, ...]], found: Mapping[str, tuple[int, ...]], family: str
+    wanted: Mapping[str, tuple[int, ...]],
+    found: Mapping[str, tuple[int, ...]],
+    family: str,
+    kv_names: Collection[str] = (),
 ) -> str | None:
     """Return what is wrong with the arrays found, by name and shape; None if they are those wanted.
 
@@ -177,6 +185,7 @@ def weight_fault(
         wanted: Name -> shape, under the names that the reader of the message can look up.
         found: The same of the arrays that are there.
         family: For the message.
+        kv_names: Those whose outputs are the heads of keys or values.
     """
     missing = [name for name in wanted if name not in found]
     extra = [name for name in found if name not in wanted]
@@ -193,6 +202,11 @@ def weight_fault(
         given, right = found[bent[0]], wanted[bent[0]]
         turned = given == right[::-1]
         hint = "Is it stored (in, out)?" if turned else "Do config and weights belong together?"
+        if bent[0] in kv_names and given[1:] == right[1:]:
+            hint += (
+                " A checkpoint's number of KV heads cannot be overridden: another one needs "
+                "conversion and training."
+            )
         return f"weight {bent[0]!r} has shape {given}, expected {right}. {hint}"
     if extra:
         return (

@@ -82,6 +82,7 @@ def decoder(
 def to_json(config: ModelConfig) -> dict[str, Any]:
     """Return what `config.json` says of the parts that the gemma families share."""
     first = config.layers[0].attention
+    scale = first.score_width or first.head_dim
     keys = llama_json.to_json(config, act="hidden_activation")
     return (
         keys
@@ -89,6 +90,7 @@ def to_json(config: ModelConfig) -> dict[str, Any]:
         | {
             "attention_bias": first.qkv_bias,
             "final_logit_softcapping": config.logit_soft_cap,
-            "query_pre_attn_scalar": first.score_width or first.head_dim,
+            # The library's own type for it is a whole number.
+            "query_pre_attn_scalar": int(scale) if scale == int(scale) else scale,
         }
     )

@@ -51,7 +51,7 @@ def read_gguf(path: str | os.PathLike[str]) -> Checkpoint:
     try:
         _check_start(path)
         metadata, tensors = _read_header(path)
-        return _checkpoint(metadata, tensors, path.stem)
+        return _checkpoint(metadata, tensors, path)
     except JaxkvError as error:
         fact = " ".join(str(error).removeprefix("config_from_gguf: ").splitlines())
         raise type(error)(f"read_gguf: {path}: {fact}") from None
@@ -120,7 +120,7 @@ def _read_header(path: Path) -> tuple[dict[str, Any], "dict[str, gguf.ReaderTens
 
 
 def _checkpoint(
-    metadata: dict[str, Any], tensors: "Mapping[str, gguf.ReaderTensor]", name: str
+    metadata: dict[str, Any], tensors: "Mapping[str, gguf.ReaderTensor]", path: Path
 ) -> Checkpoint:
     num_parts = metadata.get("split.count", 1)
     if num_parts != 1:
@@ -137,7 +137,7 @@ def _checkpoint(
     if fault := weight_fault(stored_shapes(shapes, places), found, config.family):
         raise WeightError(fault)
     entries = {
-        canonical: (shape, _reader(tensors[places[canonical].name], places[canonical]))
+        canonical: (shape, _reader(path, tensors[places[canonical].name], places[canonical]))
         for canonical, shape in shapes.items()
     }
     tokenizer = {key: value for key, value in metadata.items() if key.startswith("tokenizer.")}
@@ -147,7 +147,7 @@ def _checkpoint(
         interleaved_qk=family.GGUF_INTERLEAVED_QK,
         end_ids=_end_ids(metadata.get("tokenizer.ggml.eos_token_id"), config.vocab_size),
         tokenizer_data=tokenizer if "tokenizer.ggml.model" in tokenizer else None,
-        name=name,
+        name=path.stem,
     )
 
 
@@ -167,7 +167,7 @@ def _places(family: Any, config: ModelConfig) -> dict[str, Stored]:
     return places
 
 
-def _reader(tensor: "gguf.ReaderTensor", place: Stored) -> Callable[[], np.ndarray]:
+def _reader(path: Path, tensor: "gguf.ReaderTensor", place: Stored) -> Callable[[], np.ndarray]:
     """Return a function that reads one tensor, whose type is checked now."""
     import gguf
 
@@ -180,14 +180,17 @@ def _reader(tensor: "gguf.ReaderTensor", place: Stored) -> Callable[[], np.ndarr
             f"tensor {tensor.name!r} has type {kind.name}, expected one that gguf can dequantize. "
             "Take a file of another quantization."
         ) from None
-    return partial(_read, tensor, place)
+    return partial(_read, path, tensor, place)
 
 
-def _read(tensor: "gguf.ReaderTensor", place: Stored) -> np.ndarray:
+def _read(path: Path, tensor: "gguf.ReaderTensor", place: Stored) -> np.ndarray:
     import gguf
 
+    # Mapped for this reading alone: pages of a mapping that stays count as memory of the process.
+    blocks = tensor.data
+    mapped = np.memmap(path, blocks.dtype, "r", int(tensor.data_offset), blocks.shape)
     with np.errstate(all="ignore"):
-        array = gguf.dequantize(np.asarray(tensor.data), tensor.tensor_type)
+        array = gguf.dequantize(np.asarray(mapped), tensor.tensor_type)
     check_finite("read_gguf", tensor.name, array)
     part = array if place.outputs is None else unpack(array, place, axes=array.ndim)
     # float32 comes back as a read-only view of the file, a part as one of the whole; a twin may

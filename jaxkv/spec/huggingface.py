@@ -80,6 +80,7 @@ def _checkpoint(directory: Path) -> Checkpoint:
         end_ids=end_ids,
         tokenizer_data=_tokenizer_data(directory),
         name=directory.resolve().name,
+        dtype=_dtype(family, config, tensors),
     )
 
 
@@ -118,7 +119,8 @@ def _weights(family: ModuleType, config: ModelConfig, tensors: dict[str, Tensor]
     shapes = weight_shapes(config)
     # Compared under the file's own names, so that an error names what its reader can look up there.
     found = {name: tensor.shape for name, tensor in kept.items()}
-    if fault := weight_fault(stored_shapes(shapes, places), found, config.family):
+    kv_names = {_name(places[each]) for each in shapes if ".attn.k." in each or ".attn.v." in each}
+    if fault := weight_fault(stored_shapes(shapes, places), found, config.family, kv_names):
         raise WeightError(fault)
     if head is not None:
         _check_tied(kept[embed_name], head)
@@ -127,6 +129,12 @@ def _weights(family: ModuleType, config: ModelConfig, tensors: dict[str, Tensor]
 
 def _name(place: Place) -> str:
     return stored_parts(place)[0].name
+
+
+def _dtype(family: ModuleType, config: ModelConfig, tensors: dict[str, Tensor]) -> str:
+    name = _name(family.places_from_huggingface(config)["embed.weight"])
+    bare = name.removeprefix(family.HUGGINGFACE_PREFIX)
+    return (tensors.get(name) or tensors[bare]).dtype.name
 
 
 def _without(prefix: str, place: Place) -> Place:

@@ -24,6 +24,7 @@ def write_huggingface(
     config: ModelConfig,
     arrays: Mapping[str, np.ndarray],
     *,
+    end_ids: tuple[int, ...] = (),
     shard_bytes: int = SHARD_BYTES,
 ) -> None:
     """Write config.json and safetensors of a model into a new or empty directory.
@@ -32,6 +33,7 @@ def write_huggingface(
         path: Where to.
         config: Of the model, of a family that has such directories.
         arrays: Canonical name -> array, as either twin's `to_arrays` gives them; dtypes stay.
+        end_ids: Token ids that end a text, as a checkpoint has them.
         shard_bytes: Of one file, unless one tensor is larger.
 
     Raises:
@@ -44,7 +46,7 @@ def write_huggingface(
     Cost: each array once, a shard at a time in memory.
     """
     directory = Path(path)
-    data = _config_json(config, arrays)
+    data = _config_json(config, arrays, end_ids)
     check_weights(config, {name: np.shape(array) for name, array in arrays.items()})
     directory.mkdir(parents=True, exist_ok=True)
     if any(directory.iterdir()):
@@ -56,12 +58,18 @@ def write_huggingface(
     _write_shards(directory, _tensors(config, arrays), shard_bytes)
 
 
-def _config_json(config: ModelConfig, arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
+def _config_json(
+    config: ModelConfig, arrays: Mapping[str, np.ndarray], end_ids: tuple[int, ...]
+) -> dict[str, Any]:
     model_type = families.huggingface_model_type(config.family)
     family = families.family(config.family)
     data = {
         "architectures": [family.HUGGINGFACE_ARCHITECTURE],
         "model_type": model_type,
+        # Absent, the library has ids of its own for some families, past a small vocabulary.
+        "bos_token_id": None,
+        "pad_token_id": None,
+        "eos_token_id": list(end_ids) or None,
         "dtype": arrays["embed.weight"].dtype.name if "embed.weight" in arrays else None,
     } | family.config_to_huggingface(config)
     # The mapping back is the judge of the mapping there.

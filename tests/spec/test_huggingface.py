@@ -234,14 +234,15 @@ def test_every_spelling_of_rotary_positions_is_read(
 
 
 OTHER = "No other is computed here; take another checkpoint."
+KINDS = "default, dynamic, linear, llama3, longrope, su, yarn"
 REFUSED = [
     (
-        {"rope_parameters": {"rope_type": "yarn", "factor": 4.0}},
-        f"rope_parameters: rope_type is 'yarn', expected one of default, llama3. {OTHER}",
+        {"rope_parameters": {"rope_type": "proportional", "factor": 4.0}},
+        f"rope_parameters: rope_type is 'proportional', expected one of {KINDS}. {OTHER}",
     ),
     (
-        {"rope_parameters": None, "rope_scaling": {"type": "dynamic", "factor": 2.0}},
-        f"rope_scaling: type is 'dynamic', expected one of default, llama3. {OTHER}",
+        {"rope_parameters": None, "rope_scaling": {"type": "ntk", "factor": 2.0}},
+        f"rope_scaling: type is 'ntk', expected one of {KINDS}. {OTHER}",
     ),
     (
         {"rope_parameters": LLAMA3 | {"factor": None}},
@@ -313,7 +314,8 @@ REFUSED = [
     ),
     (
         {"model_type": "mamba"},
-        "model_type is 'mamba', expected one of gpt2, llama. "
+        "model_type is 'mamba', expected one of gemma2, gemma3_text, gpt2, gpt_neox, llama, "
+        "mistral, mixtral, phi3, qwen2, qwen3, qwen3_moe. "
         "Write a file for it in jaxkv/spec/families and add it to the table there.",
     ),
     (
@@ -328,7 +330,6 @@ REFUSED = [
 def test_config_that_changes_the_function_is_refused_before_any_weight(
     hf_directory: Write, config: Mapping[str, Any], fact: str
 ):
-    """KV-52."""
     path = hf_directory(config)
     (path / "model.safetensors").write_bytes(b"")
 

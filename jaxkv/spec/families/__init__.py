@@ -5,9 +5,11 @@ What a family that GGUF files hold offers: `config_from_gguf(metadata, tensor_na
 `GGUF_INTERLEAVED_QK`.
 One that Hugging Face directories hold: `config_from_huggingface(config_json)`,
 `places_from_huggingface(config)` (canonical name -> where the file keeps it) and the facts
-`HUGGINGFACE_PREFIX` (of tensor names, left out by some files) and `HUGGINGFACE_IGNORED_TENSORS`
-(pattern -> why it is not read); for writing one, `config_to_huggingface(config)` and the fact
-`HUGGINGFACE_ARCHITECTURE`. A preset's family offers `preset()`.
+`HUGGINGFACE_PREFIX` (of tensor names, left out by some files), `HUGGINGFACE_IGNORED_TENSORS`
+(pattern -> why it is not read), and of the keys of config.json `HUGGINGFACE_READ`,
+`HUGGINGFACE_IGNORED` (key -> why) and `HUGGINGFACE_NEUTRAL` (key -> the only supported value); for
+writing one, `config_to_huggingface(config)` and the fact `HUGGINGFACE_ARCHITECTURE`.
+A preset's family offers `preset()`.
 """
 
 import importlib
@@ -74,6 +76,11 @@ def huggingface_family(model_type: str) -> ModuleType:
     """
     known = _HUGGINGFACE_MODEL_TYPES
     return family(_look_up("huggingface_family", "model_type", model_type, known))
+
+
+def huggingface_model_types() -> tuple[str, ...]:
+    """Return the model types that `huggingface_family` accepts."""
+    return tuple(_HUGGINGFACE_MODEL_TYPES)
 
 
 def huggingface_model_type(name: str) -> str:

@@ -14,7 +14,9 @@ from jaxkv.spec.config_json import ConfigJson
 HUGGINGFACE_ARCHITECTURE = "Gemma2ForCausalLM"
 HUGGINGFACE_PREFIX = llama_json.PREFIX
 HUGGINGFACE_IGNORED_TENSORS = llama_json.IGNORED_TENSORS
-_READ = gemma_json.READ | {"attn_logit_softcapping"}
+HUGGINGFACE_READ = gemma_json.READ | {"attn_logit_softcapping"}
+HUGGINGFACE_IGNORED = gemma_json.IGNORED
+HUGGINGFACE_NEUTRAL = gemma_json.NEUTRAL
 
 places_from_huggingface = gemma_json.places
 
@@ -26,7 +28,7 @@ def config_from_huggingface(data: ConfigJson) -> ModelConfig:
         ConfigError: A key is missing or out of range, or changes the function in a way that is not
             supported; each is named.
     """
-    data.check_keys(_READ, gemma_json.IGNORED, gemma_json.NEUTRAL)
+    data.check_keys(HUGGINGFACE_READ, HUGGINGFACE_IGNORED, HUGGINGFACE_NEUTRAL)
     plain = gemma_json.attention(data, soft_cap=data.number_or_off("attn_logit_softcapping", 50.0))
     slides = tuple(i % 2 == 0 for i in range(data.layers("num_hidden_layers")))
     windows = llama_json.windows(data, slides, data.whole_or_off("sliding_window", 4096))

@@ -21,13 +21,13 @@ GGUF_INTERLEAVED_QK = False
 HUGGINGFACE_ARCHITECTURE = "Gemma3ForCausalLM"
 HUGGINGFACE_PREFIX = llama_json.PREFIX
 HUGGINGFACE_IGNORED_TENSORS = llama_json.IGNORED_TENSORS
-_READ = gemma_json.READ | {
+HUGGINGFACE_READ = gemma_json.READ | {
     "_sliding_window_pattern",
     "rope_local_base_freq",
     "sliding_window_pattern",
 }
 # The library reads the first and computes nothing with it.
-_NEUTRAL = gemma_json.NEUTRAL | {"attn_logit_softcapping": None}
+HUGGINGFACE_NEUTRAL = gemma_json.NEUTRAL | {"attn_logit_softcapping": None}
 _GGUF_NAMES = llama_gguf.LAYER_NAMES | {
     "attn.q_norm": "attn_q_norm",
     "attn.k_norm": "attn_k_norm",
@@ -44,6 +44,7 @@ _GGUF_READ = llama_gguf.READ | {
 # What llama.cpp takes where the file leaves it out, as published files do.
 _PATTERN, _SLIDING_THETA, _LAYERS_OF_27B = 6, 10_000.0, 62
 _FULL, _SLIDING = "full_attention", "sliding_attention"
+HUGGINGFACE_IGNORED = gemma_json.IGNORED
 
 places_from_huggingface = gemma_json.places
 
@@ -55,7 +56,7 @@ def config_from_huggingface(data: ConfigJson) -> ModelConfig:
         ConfigError: A key is missing or out of range, or changes the function in a way that is not
             supported; each is named.
     """
-    data.check_keys(_READ, gemma_json.IGNORED, _NEUTRAL)
+    data.check_keys(HUGGINGFACE_READ, HUGGINGFACE_IGNORED, HUGGINGFACE_NEUTRAL)
     norm = Norm(kind="rms", eps=data.number("rms_norm_eps", 1e-6), plus_one=True)
     full, sliding = _ropes(data, data.whole("head_dim", 256))
     attentions = tuple(

@@ -39,7 +39,7 @@ _LAYER_NAMES: dict[str, tuple[str, int | None, bool]] = {
     "mlp.up": ("mlp.c_fc", None, True),
     "mlp.down": ("mlp.c_proj", None, True),
 }
-_READ = {
+HUGGINGFACE_READ = {
     "activation_function",
     "layer_norm_epsilon",
     "n_ctx",
@@ -51,7 +51,7 @@ _READ = {
     "tie_word_embeddings",
     "vocab_size",
 }
-_IGNORED = COMMON_IGNORED | {
+HUGGINGFACE_IGNORED = COMMON_IGNORED | {
     "attn_pdrop": "training only",
     "embd_pdrop": "training only",
     "resid_pdrop": "training only",
@@ -80,7 +80,7 @@ _GGUF_READ = {
 }
 # Weight and bias of five parts and of the packed q, k and v.
 _GGUF_TENSORS_A_LAYER = 12
-_NEUTRAL = COMMON_NEUTRAL | {
+HUGGINGFACE_NEUTRAL = COMMON_NEUTRAL | {
     "reorder_and_upcast_attn": False,
     "scale_attn_by_inverse_layer_idx": False,
     "scale_attn_weights": True,
@@ -107,7 +107,7 @@ def config_from_huggingface(data: ConfigJson) -> ModelConfig:
         ConfigError: A key is missing or out of range, or changes the function in a way that is not
             supported; each is named.
     """
-    data.check_keys(_READ, _IGNORED, _NEUTRAL)
+    data.check_keys(HUGGINGFACE_READ, HUGGINGFACE_IGNORED, HUGGINGFACE_NEUTRAL)
     width, heads = data.whole("n_embd"), data.whole("n_head")
     positions = data.whole("n_positions")
     if width % heads:

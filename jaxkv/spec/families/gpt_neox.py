@@ -31,7 +31,7 @@ _LAYER_NAMES = {
     "mlp.up": "mlp.dense_h_to_4h",
     "mlp.down": "mlp.dense_4h_to_h",
 }
-_READ = {
+HUGGINGFACE_READ = {
     "attention_bias",
     "hidden_act",
     "hidden_size",
@@ -48,13 +48,15 @@ _READ = {
     "rope_parameters",
     "rope_scaling",
 }
-_IGNORED = COMMON_IGNORED | {
+HUGGINGFACE_IGNORED = COMMON_IGNORED | {
     "attention_dropout": "training only",
     "classifier_dropout": "of a classifier",
     "hidden_dropout": "training only",
     "is_decoder": "the family's attention is causal either way",
 }
-_NEUTRAL = {key: value for key, value in COMMON_NEUTRAL.items() if key not in _IGNORED}
+HUGGINGFACE_NEUTRAL = {
+    key: value for key, value in COMMON_NEUTRAL.items() if key not in HUGGINGFACE_IGNORED
+}
 
 
 def places_from_huggingface(config: ModelConfig) -> dict[str, Place]:
@@ -80,7 +82,7 @@ def config_from_huggingface(data: ConfigJson) -> ModelConfig:
         ConfigError: A key is missing or out of range, or changes the function in a way that is not
             supported; each is named.
     """
-    data.check_keys(_READ, _IGNORED, _NEUTRAL)
+    data.check_keys(HUGGINGFACE_READ, HUGGINGFACE_IGNORED, HUGGINGFACE_NEUTRAL)
     attention = _attention(data)
     activation = data.choice("hidden_act", ACTIVATIONS, "gelu")
     mlp = Mlp(data.whole("intermediate_size"), activation, gated=False, bias=True)

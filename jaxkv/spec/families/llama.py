@@ -20,10 +20,11 @@ so each twin undoes it, by itself."""
 HUGGINGFACE_ARCHITECTURE = "LlamaForCausalLM"
 HUGGINGFACE_PREFIX = llama_json.PREFIX
 HUGGINGFACE_IGNORED_TENSORS = llama_json.IGNORED_TENSORS
-_HUGGINGFACE_READ = llama_json.READ | {"attention_bias", "head_dim", "mlp_bias"}
-_HUGGINGFACE_IGNORED = llama_json.IGNORED | {
+HUGGINGFACE_READ = llama_json.READ | {"attention_bias", "head_dim", "mlp_bias"}
+HUGGINGFACE_IGNORED = llama_json.IGNORED | {
     "pretraining_tp": "in which slices the same products are computed"
 }
+HUGGINGFACE_NEUTRAL = COMMON_NEUTRAL
 
 places_from_huggingface = llama_json.places
 
@@ -38,7 +39,7 @@ def config_from_huggingface(data: ConfigJson) -> ModelConfig:
         ConfigError: A key is missing or out of range, or changes the function in a way that is not
             supported; each is named.
     """
-    data.check_keys(_HUGGINGFACE_READ, _HUGGINGFACE_IGNORED, COMMON_NEUTRAL)
+    data.check_keys(HUGGINGFACE_READ, HUGGINGFACE_IGNORED, HUGGINGFACE_NEUTRAL)
     bias = data.flag("attention_bias", False)
     layers = data.layers("num_hidden_layers")
     attention = llama_json.attention(data, qkv_bias=bias, out_bias=bias)

@@ -12,7 +12,9 @@ from jaxkv.spec.config_json import COMMON_NEUTRAL, ConfigJson
 HUGGINGFACE_ARCHITECTURE = "MistralForCausalLM"
 HUGGINGFACE_PREFIX = llama_json.PREFIX
 HUGGINGFACE_IGNORED_TENSORS = llama_json.IGNORED_TENSORS
-_READ = llama_json.READ | {"head_dim", "sliding_window"}
+HUGGINGFACE_READ = llama_json.READ | {"head_dim", "sliding_window"}
+HUGGINGFACE_IGNORED = llama_json.IGNORED
+HUGGINGFACE_NEUTRAL = COMMON_NEUTRAL
 
 places_from_huggingface = llama_json.places
 
@@ -24,7 +26,7 @@ def config_from_huggingface(data: ConfigJson) -> ModelConfig:
         ConfigError: A key is missing or out of range, or changes the function in a way that is not
             supported; each is named.
     """
-    data.check_keys(_READ, llama_json.IGNORED, COMMON_NEUTRAL)
+    data.check_keys(HUGGINGFACE_READ, HUGGINGFACE_IGNORED, HUGGINGFACE_NEUTRAL)
     layers = data.layers("num_hidden_layers")
     attention = llama_json.attention(data, window=data.whole_or_off("sliding_window", 4096))
     mlp = llama_json.mlp(data)

@@ -14,19 +14,20 @@ from jaxkv.spec.config_json import COMMON_NEUTRAL, ConfigJson
 HUGGINGFACE_ARCHITECTURE = "MixtralForCausalLM"
 HUGGINGFACE_PREFIX = llama_json.PREFIX
 HUGGINGFACE_IGNORED_TENSORS = llama_json.IGNORED_TENSORS
-_READ = llama_json.READ | {
+HUGGINGFACE_READ = llama_json.READ | {
     "head_dim",
     "num_experts_per_tok",
     "num_local_experts",
     "sliding_window",
 }
-_IGNORED = llama_json.IGNORED | {
+HUGGINGFACE_IGNORED = llama_json.IGNORED | {
     "output_router_logits": "what to return is the caller's choice",
     "router_aux_loss_coef": "training only",
     "router_jitter_noise": "training only",
 }
 _EXPERT_NAMES = {"gate": "w1", "up": "w3", "down": "w2"}
 _DEFAULT_THETA = 1_000_000.0
+HUGGINGFACE_NEUTRAL = COMMON_NEUTRAL
 
 
 def places_from_huggingface(config: ModelConfig) -> dict[str, Place]:
@@ -49,7 +50,7 @@ def config_from_huggingface(data: ConfigJson) -> ModelConfig:
         ConfigError: A key is missing or out of range, or changes the function in a way that is not
             supported; each is named.
     """
-    data.check_keys(_READ, _IGNORED, COMMON_NEUTRAL)
+    data.check_keys(HUGGINGFACE_READ, HUGGINGFACE_IGNORED, HUGGINGFACE_NEUTRAL)
     width, heads = data.whole("hidden_size"), data.whole("num_attention_heads")
     head_dim = data.whole("head_dim", width // heads)
     attention = llama_json.attention(

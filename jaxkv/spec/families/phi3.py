@@ -22,18 +22,18 @@ HUGGINGFACE_IGNORED_TENSORS = llama_json.IGNORED_TENSORS
 _GGUF_READ = llama_gguf.READ | {"attention.sliding_window"}
 # What a layer has at least: two norms, two packed matrices, two others.
 _GGUF_TENSORS_A_LAYER = 6
-_READ = llama_json.READ | {
+HUGGINGFACE_READ = llama_json.READ | {
     "head_dim",
     "original_max_position_embeddings",
     "partial_rotary_factor",
     "sliding_window",
 }
-_IGNORED = llama_json.IGNORED | {
+HUGGINGFACE_IGNORED = llama_json.IGNORED | {
     "auto_map": "code of the checkpoint's own is not run",
     "embd_pdrop": "training only",
     "resid_pdrop": "training only",
 }
-_NEUTRAL = COMMON_NEUTRAL | {"attention_bias": False}
+HUGGINGFACE_NEUTRAL = COMMON_NEUTRAL | {"attention_bias": False}
 
 
 def places_from_huggingface(config: ModelConfig) -> dict[str, Place]:
@@ -67,7 +67,7 @@ def config_from_huggingface(data: ConfigJson) -> ModelConfig:
         ConfigError: A key is missing or out of range, or changes the function in a way that is not
             supported; each is named.
     """
-    data.check_keys(_READ, _IGNORED, _NEUTRAL)
+    data.check_keys(HUGGINGFACE_READ, HUGGINGFACE_IGNORED, HUGGINGFACE_NEUTRAL)
     width, heads = data.whole("hidden_size"), data.whole("num_attention_heads")
     head_dim = data.whole("head_dim", width // heads)
     partial = data.number("partial_rotary_factor", 1.0)

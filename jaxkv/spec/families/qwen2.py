@@ -19,7 +19,9 @@ HUGGINGFACE_PREFIX = llama_json.PREFIX
 HUGGINGFACE_IGNORED_TENSORS = llama_json.IGNORED_TENSORS
 WINDOW_KEYS = {"layer_types", "max_window_layers", "sliding_window", "use_sliding_window"}
 """Keys that `windows` reads."""
-_READ = llama_json.READ | {"head_dim"} | WINDOW_KEYS
+HUGGINGFACE_READ = llama_json.READ | {"head_dim"} | WINDOW_KEYS
+HUGGINGFACE_IGNORED = llama_json.IGNORED
+HUGGINGFACE_NEUTRAL = COMMON_NEUTRAL
 
 places_from_huggingface = llama_json.places
 places_from_gguf = llama_gguf.places
@@ -32,7 +34,7 @@ def config_from_huggingface(data: ConfigJson) -> ModelConfig:
         ConfigError: A key is missing or out of range, or changes the function in a way that is not
             supported; each is named.
     """
-    data.check_keys(_READ, llama_json.IGNORED, COMMON_NEUTRAL)
+    data.check_keys(HUGGINGFACE_READ, HUGGINGFACE_IGNORED, HUGGINGFACE_NEUTRAL)
     plain = llama_json.attention(data, qkv_bias=True)
     attentions = tuple(replace(plain, window=each) for each in windows(data))
     mlps = (llama_json.mlp(data),) * len(attentions)

@@ -20,7 +20,9 @@ HUGGINGFACE_ARCHITECTURE = "Qwen3ForCausalLM"
 HUGGINGFACE_PREFIX = llama_json.PREFIX
 HUGGINGFACE_IGNORED_TENSORS = llama_json.IGNORED_TENSORS
 _GGUF_NAMES = llama_gguf.LAYER_NAMES | {"attn.q_norm": "attn_q_norm", "attn.k_norm": "attn_k_norm"}
-_READ = llama_json.READ | {"attention_bias", "head_dim"} | WINDOW_KEYS
+HUGGINGFACE_READ = llama_json.READ | {"attention_bias", "head_dim"} | WINDOW_KEYS
+HUGGINGFACE_IGNORED = llama_json.IGNORED
+HUGGINGFACE_NEUTRAL = COMMON_NEUTRAL
 
 places_from_huggingface = llama_json.places
 
@@ -32,7 +34,7 @@ def config_from_huggingface(data: ConfigJson) -> ModelConfig:
         ConfigError: A key is missing or out of range, or changes the function in a way that is not
             supported; each is named.
     """
-    data.check_keys(_READ, llama_json.IGNORED, COMMON_NEUTRAL)
+    data.check_keys(HUGGINGFACE_READ, HUGGINGFACE_IGNORED, HUGGINGFACE_NEUTRAL)
     bias = data.flag("attention_bias", False)
     norm = Norm(kind="rms", eps=data.number("rms_norm_eps", 1e-6))
     plain = llama_json.attention(data, head_dim=128, qkv_bias=bias, out_bias=bias, qk_norm=norm)

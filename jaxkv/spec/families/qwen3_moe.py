@@ -13,7 +13,7 @@ from jaxkv.spec.config_json import COMMON_NEUTRAL, ConfigJson
 HUGGINGFACE_ARCHITECTURE = "Qwen3MoeForCausalLM"
 HUGGINGFACE_PREFIX = llama_json.PREFIX
 HUGGINGFACE_IGNORED_TENSORS = llama_json.IGNORED_TENSORS
-_READ = llama_json.READ | {
+HUGGINGFACE_READ = llama_json.READ | {
     "attention_bias",
     "decoder_sparse_step",
     "head_dim",
@@ -26,11 +26,12 @@ _READ = llama_json.READ | {
     "sliding_window",
     "use_sliding_window",
 }
-_IGNORED = llama_json.IGNORED | {
+HUGGINGFACE_IGNORED = llama_json.IGNORED | {
     "max_window_layers": "windows of this family hold for all layers",
     "output_router_logits": "what to return is the caller's choice",
     "router_aux_loss_coef": "training only",
 }
+HUGGINGFACE_NEUTRAL = COMMON_NEUTRAL
 
 
 def places_from_huggingface(config: ModelConfig) -> dict[str, Place]:
@@ -57,7 +58,7 @@ def config_from_huggingface(data: ConfigJson) -> ModelConfig:
         ConfigError: A key is missing or out of range, or changes the function in a way that is not
             supported; each is named.
     """
-    data.check_keys(_READ, _IGNORED, COMMON_NEUTRAL)
+    data.check_keys(HUGGINGFACE_READ, HUGGINGFACE_IGNORED, HUGGINGFACE_NEUTRAL)
     bias = data.flag("attention_bias", False)
     used = data.flag("use_sliding_window", False)
     attention = llama_json.attention(
