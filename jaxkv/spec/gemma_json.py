@@ -66,7 +66,7 @@ def decoder(
         ConfigError: A key is missing or something else.
     """
     mlp = llama_json.mlp(data, act="hidden_activation", default="gelu_pytorch_tanh")
-    plain = llama_json.decoder(
+    config = llama_json.decoder(
         data,
         family,
         attentions,
@@ -75,8 +75,8 @@ def decoder(
         scaled_embedding=True,
         logit_soft_cap=soft_cap,
     )
-    layers = tuple(replace(layer, post_norms=True) for layer in plain.layers)
-    return replace(plain, layers=layers, norm=replace(plain.norm, plus_one=True))
+    layers = tuple(replace(layer, post_norms=True) for layer in config.layers)
+    return replace(config, layers=layers, norm=replace(config.norm, plus_one=True))
 
 
 def to_json(config: ModelConfig) -> dict[str, Any]:

@@ -22,6 +22,18 @@ from tests.tiny import DEEP, TWINS, Cell, new_subject
 # Tokens of each row in steps of at most 8: rows end apart, and one takes none in the last step.
 RAGGED = ((8, 8, 7, 0), (1, 8, 8, 6))
 EACH_LAYOUT = ("contiguous", "window", "paged") if DEEP else ("contiguous",)
+# jaxkv compiles a program for each model and kind of step: the rest of the product when deep. The
+# formulas of the scalings have tests of their own; what ragged steps owe does not depend on them.
+_SECOND = {"gpt_neox-serial", "linear", "llama3", "yarn-mscale"}
+_STATIC = {*_SECOND, "qwen2", "yarn"}
+
+
+def cases(left_out: set[str]) -> list[tuple[str, str]]:
+    """Return the models and twins of a property."""
+    pairs = [(name, twin) for name in MODELS for twin in TWINS]
+    return [pair for pair in pairs if DEEP or pair[1] == "torchkv" or pair[0] not in left_out]
+
+
 twins = pytest.mark.parametrize("twin", TWINS)
 # transformers computes norms, angles and softmax in float32 whatever the dtype; where experts are
 # chosen, a rounded share is a factor on all that an expert gives.
@@ -77,25 +89,22 @@ def ragged(subject: Any) -> np.ndarray:
     return logits
 
 
-@twins
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(("name", "twin"), cases(_SECOND))
 def test_whole_texts_equal_transformers(name, twin, whole):
     expected = peer_logits(name)
 
     assert_agree(whole(name, twin), expected, semantic(), name="logits", names=(twin, name))
 
 
-@twins
 @pytest.mark.parametrize("layout", EACH_LAYOUT)
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(("name", "twin"), cases(_STATIC))
 def test_ragged_steps_equal_transformers(name, twin, layout, subject):
     logits = ragged(subject(name, twin, layout))
 
     assert_agree(logits, peer_logits(name), semantic(), name="logits", names=(twin, name))
 
 
-@twins
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(("name", "twin"), cases(_SECOND))
 def test_whole_texts_equal_transformers_as_released(name, twin, whole):
     with torch.no_grad():
         expected = released(name)(input_ids=torch.from_numpy(IDS), use_cache=False).logits.numpy()

@@ -14,7 +14,7 @@ from jaxkv.spec.gguf_file import read_gguf
 from jaxkv.spec.scaling import LinearScaling
 from tests.parity.gguf_files import write
 from tests.parity.peers import IDS, peer_logits
-from tests.tiny import TWINS, Cell, new_subject
+from tests.tiny import DEEP, TWINS, Cell, new_subject
 
 # Name of the model -> architecture and what its file says more.
 FILES = {
@@ -27,6 +27,14 @@ FILES = {
     "phi3": ("phi3", {"attention.sliding_window": 5}),
     "gpt2-plain": ("gpt2", {}),
 }
+
+# What the twins owe is to undo llama's rows; the rest is one mapping for both.
+CASES = [
+    (name, twin)
+    for name in FILES
+    for twin in TWINS
+    if DEEP or twin == "torchkv" or name == "llama-plain"
+]
 
 
 @pytest.fixture(scope="module")
@@ -41,8 +49,7 @@ def load(tmp_path_factory):
     return read
 
 
-@pytest.mark.parametrize("twin", TWINS)
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize(("name", "twin"), CASES)
 def test_a_gguf_file_equals_transformers(name, twin, load):
     checkpoint = load(name)
     from_arrays = importlib.import_module(f"{twin}.weights").from_arrays
