@@ -136,7 +136,8 @@ MODELS: dict[str, Callable[[], tuple[str, dict[str, Any]]]] = {
     "gpt_neox": lambda: ("GPTNeoX", _NEOX),
     "gpt_neox-serial": lambda: ("GPTNeoX", _NEOX | {"use_parallel_residual": False}),
     "linear": lambda: _llama(rope_type="linear", factor=4.0),
-    "yarn": lambda: _llama(**_YARN),
+    # Ends of the blend that lie between pairs, so that rounding them counts.
+    "yarn": lambda: _llama(**_YARN, beta_fast=1.0, beta_slow=0.05),
     "yarn-mscale": lambda: _llama(
         **_YARN, mscale=0.7, mscale_all_dim=1.3, beta_fast=4.0, beta_slow=0.5, truncate=False
     ),
