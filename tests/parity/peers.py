@@ -156,6 +156,7 @@ PLAIN: dict[str, Callable[[], tuple[str, dict[str, Any]]]] = {
     "qwen2-plain": lambda: ("Qwen2", _SIZES | {"rope_parameters": _PLAIN}),
     "qwen3-plain": lambda: ("Qwen3", _APART | {"rope_parameters": _PLAIN}),
     "gemma3-gguf": lambda: _gemma("Gemma3", **_GGUF_GEMMA),
+    "phi3-plain": lambda: ("Phi3", _SIZES | {"rope_parameters": _PLAIN}),
     "gpt2-plain": lambda: ("GPT2", _GPT2),
 }
 """The same, of what a GGUF file can say."""

@@ -25,6 +25,7 @@ FILES = {
     # The base of windowed layers and which layers have none are left out, as published files do.
     "gemma3-gguf": ("gemma3", {"attention.sliding_window": 5}),
     "phi3": ("phi3", {"attention.sliding_window": 5}),
+    "phi3-plain": ("phi3", {}),
     "gpt2-plain": ("gpt2", {}),
 }
 
