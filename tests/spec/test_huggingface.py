@@ -384,3 +384,11 @@ def test_absent_directory_and_config_are_named(hf_directory: Write, tmp_path: Pa
 )
 def test_config_that_is_no_json_object_is_refused(hf_directory: Write, text: str, fact: str):
     assert refusal(hf_directory(files={"config.json": text})) == fact
+
+
+def test_another_number_of_kv_heads_than_the_weights_have_is_refused(hf_directory: Write):
+    assert refusal(hf_directory({"num_key_value_heads": 6})) == (
+        "weight 'model.layers.0.self_attn.k_proj.weight' has shape (54, 64), expected (108, 64). "
+        "Do config and weights belong together? A checkpoint's number of KV heads cannot be "
+        "overridden: another one needs conversion and training."
+    )
