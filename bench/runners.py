@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from jaxkv.spec.checkpoint import Checkpoint
+from jaxkv.spec.config import Mlp
 
 Rows = Sequence[Sequence[int]]
 Run = Callable[[], list[list[int]]]
@@ -61,6 +62,7 @@ class TransformersRunner:
         self.name = "transformers"
         config, layer = checkpoint.config, checkpoint.config.layers[0]
         assert layer.attention.rope is not None  # a llama checkpoint
+        assert isinstance(layer.mlp, Mlp)
         self.model = LlamaForCausalLM(
             LlamaConfig(
                 vocab_size=config.vocab_size,

@@ -2,12 +2,13 @@
 
 It shares no code with the models that it checks, and computes in the dtype of the weights, softmax
 and angles included.
-Letters: B rows, T tokens of a row, D width, N query heads, K key/value heads, H head width, R
-rotary pairs, F feed-forward width, V vocabulary. Matrices are (out, in).
-Sources: Vaswani et al. 2017 (attention), Zhang and Sennrich 2019 (RMSNorm), Su et al. 2021 (RoPE;
-half-split pairs as in GPT-NeoX), Ainslie et al. 2023 (GQA), Beltagy et al. 2020 (window), Shazeer
-2020 (gated units), Hendrycks and Gimpel 2016 (GELU and its approximation), Gemma 2 report 2024,
-section 2 (soft cap), llama-models' llama3/model.py, `apply_scaling` (scaled rotary frequencies).
+Where rotary speeds follow the length of a row, all of it is one step here.
+Letters: B rows, T tokens of a row, D width, N query heads, K key/value heads, H head width, F
+feed-forward width, Z experts, V vocabulary. Matrices are (out, in).
+Sources: Vaswani et al. 2017 (attention), Zhang and Sennrich 2019 (RMSNorm), Ainslie et al. 2023
+(GQA), Beltagy et al. 2020 (window), Shazeer 2020 (gated units), Hendrycks and Gimpel 2016 (GELU and
+its approximation), Gemma 2 report 2024, section 2 (soft caps, norms before and after), Henry et al.
+2020 (norms of queries and keys), Jiang et al. 2024, section 2.1 (experts).
 """
 
 import math
@@ -18,6 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from crosscheck.decoder_inputs import Weights, check_config, check_counts, check_ids
+from crosscheck.decoder_rope import rotate
 from crosscheck.errors import DecoderError
 
 Taps = MutableMapping[str, NDArray]
@@ -96,38 +98,58 @@ def _row(config: Mapping[str, Any], w: Weights, ids_T: NDArray) -> dict[str, NDA
     vocab, width = config["vocab_size"], config["width"]
     embed_VD = w.take("embed.weight", vocab, width)
     x_TD = embed_VD[ids_T]
+    if config.get("scaled_embedding", False):
+        x_TD = x_TD * embed_VD.dtype.type(math.sqrt(width))
     if config["learned_positions"]:
         x_TD = x_TD + w.take("position.weight", config["max_positions"], width)[: len(ids_T)]
     taps["embed"] = x_TD
     for i, layer in enumerate(config["layers"]):
-        name = f"layers.{i}"
-        n_TD = _norm(config, w, f"{name}.attn_norm", x_TD)
-        taps[f"{name}.attn_norm"] = n_TD
-        attn_TD = _attention(layer["attention"], w, name, n_TD, taps)
-        taps[f"{name}.attn"] = attn_TD
-        x_TD = x_TD + attn_TD
-        mlp_TD = _feed_forward(
-            layer["mlp"], w, f"{name}.mlp", _norm(config, w, f"{name}.mlp_norm", x_TD)
-        )
-        taps[f"{name}.mlp"] = mlp_TD
-        x_TD = x_TD + mlp_TD
-        taps[f"{name}.resid"] = x_TD
-    taps["norm"] = _norm(config, w, "norm", x_TD)
+        x_TD = _layer(config, layer, w, f"layers.{i}", x_TD, taps)
+    taps["norm"] = _norm(config["norm"], w, "norm", x_TD)
     if config["tied_head"]:
-        taps["logits"] = taps["norm"] @ embed_VD.T
+        logits_TV = taps["norm"] @ embed_VD.T
     else:
-        taps["logits"] = _linear(w, "head", taps["norm"], vocab, bias=config["head_bias"])
+        logits_TV = _linear(w, "head", taps["norm"], vocab, bias=config["head_bias"])
+    taps["logits"] = _capped(logits_TV, config.get("logit_soft_cap"))
     return taps
 
 
-def _norm(config: Mapping[str, Any], w: Weights, name: str, x_TD: NDArray) -> NDArray:
-    eps, width = config["norm"]["eps"], config["width"]
-    gain_D = w.take(f"{name}.weight", width)
-    if config["norm"]["kind"] == "rms":
+def _layer(
+    config: Mapping[str, Any],
+    layer: Mapping[str, Any],
+    w: Weights,
+    name: str,
+    x_TD: NDArray,
+    taps: dict[str, NDArray],
+) -> NDArray:
+    norm, is_parallel = config["norm"], layer.get("parallel", False)
+    n_TD = _norm(norm, w, f"{name}.attn_norm", x_TD)
+    taps[f"{name}.attn_norm"] = n_TD
+    attn_TD = _attention(layer["attention"], w, name, n_TD, taps)
+    taps[f"{name}.attn"] = attn_TD
+    if layer.get("post_norms", False):
+        attn_TD = _norm(norm, w, f"{name}.attn_post_norm", attn_TD)
+    seen_TD = x_TD if is_parallel else x_TD + attn_TD
+    mlp_TD = _mlp(layer["mlp"], w, f"{name}.mlp", _norm(norm, w, f"{name}.mlp_norm", seen_TD))
+    taps[f"{name}.mlp"] = mlp_TD
+    if layer.get("post_norms", False):
+        mlp_TD = _norm(norm, w, f"{name}.mlp_post_norm", mlp_TD)
+    taps[f"{name}.resid"] = x_TD + attn_TD + mlp_TD
+    return taps[f"{name}.resid"]
+
+
+def _norm(norm: Mapping[str, Any], w: Weights, name: str, x_TD: NDArray) -> NDArray:
+    eps, width = norm["eps"], x_TD.shape[-1]
+    gain_D = w.take(f"{name}.weight", width) + (1 if norm.get("plus_one", False) else 0)
+    if norm["kind"] == "rms":
         return x_TD / np.sqrt(np.mean(x_TD**2, axis=-1, keepdims=True) + eps) * gain_D
     centered_TD = x_TD - np.mean(x_TD, axis=-1, keepdims=True)
     variance_T1 = np.mean(centered_TD**2, axis=-1, keepdims=True)
     return centered_TD / np.sqrt(variance_T1 + eps) * gain_D + w.take(f"{name}.bias", width)
+
+
+def _capped(x: NDArray, cap: float | None) -> NDArray:
+    return x if cap is None else cap * np.tanh(x / cap)
 
 
 def _linear(w: Weights, name: str, x: NDArray, out_width: int, *, bias: bool) -> NDArray:
@@ -144,9 +166,11 @@ def _attention(
     for part, count in heads.items():
         y = _linear(w, f"{layer}.attn.{part}", x_TD, count * h, bias=a["qkv_bias"])
         taps[f"{layer}.{part}"] = y.reshape(t, count, h)
-    if a["rope"] is not None:
-        for part in ("q", "k"):
-            taps[f"{layer}.{part}"] = _rotate(a["rope"], taps[f"{layer}.{part}"])
+    for part in ("q", "k"):
+        x_TNH = taps[f"{layer}.{part}"]
+        if a.get("qk_norm") is not None:
+            x_TNH = _norm(a["qk_norm"], w, f"{layer}.attn.{part}_norm", x_TNH)
+        taps[f"{layer}.{part}"] = x_TNH if a["rope"] is None else rotate(a["rope"], x_TNH)
     q_TNH, k_TKH, v_TKH = (taps[f"{layer}.{part}"] for part in heads)
     o_TNH = np.zeros_like(q_TNH)
     for n in range(n_heads):
@@ -156,9 +180,8 @@ def _attention(
 
 
 def _attend_one_head(a: Mapping[str, Any], q_TH: NDArray, k_TH: NDArray, v_TH: NDArray) -> NDArray:
-    scores_TT = (q_TH @ k_TH.T) * a["head_dim"] ** -0.5
-    if a["soft_cap"] is not None:
-        scores_TT = a["soft_cap"] * np.tanh(scores_TT / a["soft_cap"])
+    width = a["head_dim"] if a.get("score_width") is None else a["score_width"]
+    scores_TT = _capped((q_TH @ k_TH.T) * width**-0.5, a["soft_cap"])
     visible_TT = np.zeros(scores_TT.shape, dtype=np.bool_)
     for query in range(len(q_TH)):
         oldest = 0 if a["window"] is None else max(0, query - a["window"] + 1)
@@ -169,39 +192,44 @@ def _attend_one_head(a: Mapping[str, Any], q_TH: NDArray, k_TH: NDArray, v_TH: N
     return (weights_TT / np.sum(weights_TT, axis=-1, keepdims=True)) @ v_TH
 
 
-def _rotate(rope: Mapping[str, Any], x_TNH: NDArray) -> NDArray:
-    pairs = rope["rotary_dim"] // 2
-    result_TNH = x_TNH.copy()
-    for i in range(pairs):
-        speed = _scaled(rope["scaling"], rope["theta"] ** (-i / pairs))
-        angle_T1 = (np.arange(len(x_TNH)) * speed).astype(x_TNH.dtype)[:, None]
-        first_TN, second_TN = x_TNH[:, :, i], x_TNH[:, :, i + pairs]
-        result_TNH[:, :, i] = first_TN * np.cos(angle_T1) - second_TN * np.sin(angle_T1)
-        result_TNH[:, :, i + pairs] = second_TN * np.cos(angle_T1) + first_TN * np.sin(angle_T1)
-    return result_TNH
-
-
-def _scaled(scaling: Mapping[str, Any] | None, speed: float) -> float:
-    if scaling is None:
-        return speed
-    turns = scaling["original_max_positions"] * speed / math.tau
-    few, many = scaling["low_freq_factor"], scaling["high_freq_factor"]
-    if turns >= many:
-        return speed
-    if turns <= few:
-        return speed / scaling["factor"]
-    near = (turns - few) / (many - few)
-    return speed * (near + (1 - near) / scaling["factor"])
-
-
-def _feed_forward(m: Mapping[str, Any], w: Weights, name: str, x_TD: NDArray) -> NDArray:
-    act = _ACTIVATIONS[m["activation"]]
-    up_TF = _linear(w, f"{name}.up", x_TD, m["width"], bias=m["bias"])
+def _mlp(m: Mapping[str, Any], w: Weights, name: str, x_TD: NDArray) -> NDArray:
+    if "num_experts" in m:
+        return _experts(m, w, name, x_TD)
+    matrices = [w.take(f"{name}.up.weight", m["width"], x_TD.shape[-1])]
     if m["gated"]:
-        hidden_TF = act(_linear(w, f"{name}.gate", x_TD, m["width"], bias=m["bias"])) * up_TF
-    else:
-        hidden_TF = act(up_TF)
+        matrices.append(w.take(f"{name}.gate.weight", m["width"], x_TD.shape[-1]))
+    inside = [x_TD @ matrix_FD.T for matrix_FD in matrices]
+    if m["bias"]:
+        parts = ("up", "gate")[: len(inside)]
+        inside = [
+            y + w.take(f"{name}.{part}.bias", m["width"])
+            for y, part in zip(inside, parts, strict=True)
+        ]
+    hidden_TF = _hidden(m, inside)
     return _linear(w, f"{name}.down", hidden_TF, x_TD.shape[-1], bias=m["bias"])
+
+
+def _hidden(m: Mapping[str, Any], inside: list[NDArray]) -> NDArray:
+    act = _ACTIVATIONS[m["activation"]]
+    return act(inside[1]) * inside[0] if m["gated"] else act(inside[0])
+
+
+def _experts(m: Mapping[str, Any], w: Weights, name: str, x_TD: NDArray) -> NDArray:
+    width, hidden, count = x_TD.shape[-1], m["expert"]["width"], m["num_experts"]
+    up_ZFD = w.take(f"{name}.experts.up.weight", count, hidden, width)
+    gate_ZFD = w.take(f"{name}.experts.gate.weight", count, hidden, width)
+    down_ZDF = w.take(f"{name}.experts.down.weight", count, width, hidden)
+    score_TZ = _linear(w, f"{name}.router", x_TD, count, bias=False)
+    share_TZ = np.exp(score_TZ - score_TZ.max(axis=-1, keepdims=True))
+    share_TZ /= share_TZ.sum(axis=-1, keepdims=True)
+    result_TD = np.zeros_like(x_TD)
+    for t, x_D in enumerate(x_TD):
+        chosen = sorted(range(count), key=lambda z: (-share_TZ[t, z], z))[: m["top_k"]]
+        total = share_TZ[t, chosen].sum() if m["normalized"] else 1
+        for z in chosen:
+            hidden_F = _hidden(m["expert"], [up_ZFD[z] @ x_D, gate_ZFD[z] @ x_D])
+            result_TD[t] += share_TZ[t, z] / total * (down_ZDF[z] @ hidden_F)
+    return result_TD
 
 
 def _silu(x: NDArray) -> NDArray:

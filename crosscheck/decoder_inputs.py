@@ -33,9 +33,38 @@ _KNOWN = {
         "soft_cap",
     },
     "rope": {"theta", "rotary_dim", "scaling"},
-    "scaling": {"factor", "low_freq_factor", "high_freq_factor", "original_max_positions"},
     "mlp": {"width", "activation", "gated", "bias"},
+    "experts": {"num_experts", "top_k", "normalized", "expert"},
     "norm": {"kind", "eps"},
+}
+# What a part may leave out: it is then off.
+_OPTIONAL = {
+    "config": {"scaled_embedding", "logit_soft_cap"},
+    "layer": {"parallel", "post_norms"},
+    "attention": {"score_width", "qk_norm"},
+    "norm": {"plus_one"},
+}
+_SCALINGS = {
+    "dynamic": {"factor", "original_max_positions"},
+    "linear": {"factor"},
+    "llama3": {"factor", "low_freq_factor", "high_freq_factor", "original_max_positions"},
+    "longrope": {
+        "short_factors",
+        "long_factors",
+        "original_max_positions",
+        "factor",
+        "attention_factor",
+    },
+    "yarn": {
+        "factor",
+        "original_max_positions",
+        "attention_factor",
+        "mscale",
+        "mscale_all_dim",
+        "beta_fast",
+        "beta_slow",
+        "truncate",
+    },
 }
 _ACTIVATIONS = ("silu", "gelu", "gelu_tanh")
 
@@ -86,30 +115,51 @@ def check_config(config: Mapping[str, Any]) -> None:
     Raises:
         DecoderError: A key is missing, or unknown and not None (None is off).
     """
-    _check_part("config", config, _MODEL)
-    _check_part("config.norm", config["norm"], _KNOWN["norm"])
+    _check_part("config", config, _MODEL, _OPTIONAL["config"])
+    _check_known("config.norm", config["norm"], "norm")
     for i, layer in enumerate(config["layers"]):
         owner = f"config.layers[{i}]"
-        _check_part(owner, layer, _KNOWN["layer"])
-        _check_part(f"{owner}.attention", layer["attention"], _KNOWN["attention"])
-        _check_part(f"{owner}.mlp", layer["mlp"], _KNOWN["mlp"])
-        if layer["mlp"]["activation"] not in _ACTIVATIONS:
-            raise DecoderError(
-                f"{owner}.mlp.activation is {layer['mlp']['activation']!r}, expected one of "
-                f"{', '.join(map(repr, _ACTIVATIONS))}."
-            )
+        _check_known(owner, layer, "layer")
+        _check_known(f"{owner}.attention", layer["attention"], "attention")
+        if layer["attention"].get("qk_norm") is not None:
+            _check_known(f"{owner}.attention.qk_norm", layer["attention"]["qk_norm"], "norm")
+        _check_mlp(f"{owner}.mlp", layer["mlp"])
         if layer["attention"]["rope"] is not None:
             _check_rope(f"{owner}.attention.rope", layer["attention"]["rope"])
 
 
+def _check_mlp(owner: str, mlp: Mapping[str, Any]) -> None:
+    if "num_experts" in mlp:
+        _check_known(owner, mlp, "experts")
+        owner, mlp = f"{owner}.expert", mlp["expert"]
+    _check_known(owner, mlp, "mlp")
+    if mlp["activation"] not in _ACTIVATIONS:
+        raise DecoderError(
+            f"{owner}.activation is {mlp['activation']!r}, expected one of "
+            f"{', '.join(map(repr, _ACTIVATIONS))}."
+        )
+
+
 def _check_rope(owner: str, rope: Mapping[str, Any]) -> None:
-    _check_part(owner, rope, _KNOWN["rope"])
-    if rope["scaling"] is not None:
-        _check_part(f"{owner}.scaling", rope["scaling"], _KNOWN["scaling"])
+    _check_known(owner, rope, "rope")
+    scaling = rope["scaling"]
+    if scaling is None:
+        return
+    if scaling.get("kind") not in _SCALINGS:
+        raise DecoderError(
+            f"{owner}.scaling.kind is {scaling.get('kind')!r}, expected one of "
+            f"{', '.join(map(repr, _SCALINGS))}."
+        )
+    _check_part(f"{owner}.scaling", scaling, _SCALINGS[scaling["kind"]] | {"kind"}, set())
 
 
-def _check_part(owner: str, part: Mapping[str, Any], known: set[str]) -> None:
+def _check_known(owner: str, part: Mapping[str, Any], kind: str) -> None:
+    _check_part(owner, part, _KNOWN[kind], _OPTIONAL.get(kind, set()))
+
+
+def _check_part(owner: str, part: Mapping[str, Any], known: set[str], optional: set[str]) -> None:
     missing = sorted(known - set(part))
+    known = known | optional
     unknown = sorted(key for key in part if key not in known and part[key] is not None)
     if missing:
         raise DecoderError(f"{owner} lacks {', '.join(map(repr, missing))}.")

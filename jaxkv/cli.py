@@ -67,12 +67,12 @@ def prepare(options: argparse.Namespace, checkpoint: Checkpoint) -> Engine:
 
     from jaxkv.weights import from_arrays
 
-    if options.dtype == "float64":
+    if command.dtype_of(options, checkpoint) == "float64":
         jax.config.update("jax_enable_x64", True)
     model = from_arrays(
         checkpoint.config,
         checkpoint.weights,
-        dtype=options.dtype,
+        dtype=command.dtype_of(options, checkpoint),
         interleaved_qk=checkpoint.interleaved_qk,
     )
     is_score = options.command == "score"

@@ -6,22 +6,20 @@ and values to `caches.attend`. Letters: B rows, T new tokens, D width, N query h
 heads, H head width, F feed-forward width, V vocabulary.
 """
 
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from jaxkv import caches, ops
-from jaxkv.caches import Cache, Rotate, Rule, Step
+from jaxkv.block import Dropout, Tap, block, linear, norm, rotation
+from jaxkv.caches import Cache, Rotate, Step
 from jaxkv.spec import config as spec
 from jaxkv.spec.errors import RequestError, ShapeError
 
 Params = Mapping[str, Any]
-Tap = Callable[[str, Array], None]
 
 
 class Linear(nnx.Module):
@@ -44,10 +42,13 @@ class Norm(nnx.Module):
 
 
 class Attention(nnx.Module):
-    """The packed query, key and value projection, and the output projection."""
+    """The packed query, key and value projection, the output projection, norms of q and k."""
 
-    def __init__(self, qkv: Linear, o: Linear):
+    def __init__(
+        self, qkv: Linear, o: Linear, q_norm: Norm | None = None, k_norm: Norm | None = None
+    ):
         self.qkv, self.o = qkv, o
+        self.q_norm, self.k_norm = q_norm, k_norm
 
 
 class Mlp(nnx.Module):
@@ -57,11 +58,27 @@ class Mlp(nnx.Module):
         self.up, self.down = up, down
 
 
-class Layer(nnx.Module):
-    """One pre-norm block."""
+class Experts(nnx.Module):
+    """The router's matrix, and those of Z feed-forwards one after the other, gate and up packed."""
 
-    def __init__(self, attn_norm: Norm, attn: Attention, mlp_norm: Norm, mlp: Mlp):
+    def __init__(self, router: Linear, up: Linear, down: Linear):
+        self.router, self.up, self.down = router, up, down
+
+
+class Layer(nnx.Module):
+    """One block; the post norms stand behind attention and feed-forward, where there are any."""
+
+    def __init__(
+        self,
+        attn_norm: Norm,
+        attn: Attention,
+        mlp_norm: Norm,
+        mlp: Mlp | Experts,
+        attn_post_norm: Norm | None = None,
+        mlp_post_norm: Norm | None = None,
+    ):
         self.attn_norm, self.attn, self.mlp_norm, self.mlp = attn_norm, attn, mlp_norm, mlp
+        self.attn_post_norm, self.mlp_post_norm = attn_post_norm, mlp_post_norm
 
 
 class Decoder(nnx.Module):
@@ -171,17 +188,19 @@ def forward(
     )
     x_BTD = _embed(params, ids_BT, step, config)
     tap("embed", x_BTD)
-    drop = _Dropout(config.dropout_rate if training else 0.0, key)
+    drop = Dropout(config.dropout_rate if training else 0.0, key)
+    rotates = _rotations(step, config, x_BTD.dtype)
     sites = []
     for i, layer in enumerate(config.layers):
-        x_BTD, site = _block(
-            params["layers"][i], x_BTD, cache.sites[i], step, layer, config, drop, _named(tap, i)
+        p, rotate = params["layers"][i], rotates.get(layer.attention.rope)
+        x_BTD, site = block(
+            p, x_BTD, cache.sites[i], step, layer, config, rotate, drop, _named(tap, i)
         )
         sites.append(site)
     if last_only:
         last_B11 = jnp.maximum(step.count_B - 1, 0)[:, None, None]
         x_BTD = jnp.take_along_axis(x_BTD, last_B11, axis=1)
-    x_BTD = _norm(params["norm"], x_BTD, config.norm)
+    x_BTD = norm(params["norm"], x_BTD, config.norm)
     tap("norm", x_BTD)
     logits_BTV = _head(params, x_BTD, config)
     if not kept:
@@ -193,6 +212,8 @@ def forward(
 
 def _embed(params: Params, ids_BT: Array, step: Step, config: spec.ModelConfig) -> Array:
     x_BTD = params["embed"][ids_BT]
+    if config.scaled_embedding:
+        x_BTD = x_BTD * jnp.asarray(config.width**0.5, x_BTD.dtype)
     if not config.learned_positions:
         return x_BTD
     # Padding beyond the table reads row 0: what it holds never reaches a real token.
@@ -200,106 +221,22 @@ def _embed(params: Params, ids_BT: Array, step: Step, config: spec.ModelConfig) 
     return x_BTD + params["position"][place_BT]
 
 
-def _block(
-    p: Params,
-    x_BTD: Array,
-    site: Any,
-    step: Step,
-    layer: spec.Layer,
-    config: spec.ModelConfig,
-    drop: "_Dropout",
-    tap: Tap,
-) -> tuple[Array, Any]:
-    h_BTD = _norm(p["attn_norm"], x_BTD, config.norm)
-    tap("attn_norm", h_BTD)
-    a_BTD, site = _attention(p["attn"], h_BTD, site, step, layer.attention, tap)
-    tap("attn", a_BTD)
-    x_BTD = x_BTD + drop(a_BTD)
-    h_BTD = _norm(p["mlp_norm"], x_BTD, config.norm)
-    m_BTD = _mlp(p["mlp"], h_BTD, layer.mlp)
-    tap("mlp", m_BTD)
-    x_BTD = x_BTD + drop(m_BTD)
-    tap("resid", x_BTD)
-    return x_BTD, site
-
-
-def _attention(
-    p: Params, x_BTD: Array, site: Any, step: Step, a: spec.Attention, tap: Tap
-) -> tuple[Array, Any]:
-    b, t, _ = x_BTD.shape
-    n, k, h = a.num_heads, a.num_kv_heads, a.head_dim
-    qkv_BTE = _linear(p["qkv"], x_BTD)
-    q_BTNH = qkv_BTE[..., : n * h].reshape(b, t, n, h)
-    k_BTKH = qkv_BTE[..., n * h : (n + k) * h].reshape(b, t, k, h)
-    v_BTKH = qkv_BTE[..., (n + k) * h :].reshape(b, t, k, h)
-    rotate = None if a.rope is None else rotation(a.rope, step.position_BT, dtype=x_BTD.dtype)
-    rule = Rule(scale=h**-0.5, window=a.window, soft_cap=a.soft_cap)
-    tap("v", v_BTKH)
-    o_BTNH, site = caches.attend(site, step, q_BTNH, k_BTKH, v_BTKH, rule=rule, rotate=rotate)
-    return _linear(p["o"], o_BTNH.reshape(b, t, n * h)), site
-
-
-def rotation(rope: spec.Rope, position_BT: Int[Array, "B T"], *, dtype: jnp.dtype) -> Rotate:
-    """Return the function that turns queries or keys by their positions.
-
-    The step's own positions are tabled once.
-    """
-    table = partial(
-        ops.rope_table,
-        theta=rope.theta,
-        rotary_dim=rope.rotary_dim,
-        dtype=dtype,
-        scaling=rope.scaling,
-    )
-    own = table(position_BT)
-
-    def rotate(x_BTNH: Array, at_BT: Array) -> Array:
-        cos_BTR, sin_BTR = own if at_BT is position_BT else table(at_BT)
-        return ops.apply_rope(x_BTNH, cos_BTR, sin_BTR)
-
-    return rotate
-
-
-def _mlp(p: Params, x_BTD: Array, m: spec.Mlp) -> Array:
-    up_BTF = _linear(p["up"], x_BTD)
-    act = ops.ACTIVATIONS[m.activation]
-    if not m.gated:
-        return _linear(p["down"], act(up_BTF))
-    return _linear(p["down"], act(up_BTF[..., : m.width]) * up_BTF[..., m.width :])
-
-
-def _norm(p: Params, x_BTD: Array, norm: spec.Norm) -> Array:
-    if norm.kind == "rms":
-        return ops.rms_norm(x_BTD, p["weight"], eps=norm.eps)
-    return ops.layer_norm(x_BTD, p["weight"], p["bias"], eps=norm.eps)
-
-
-def _linear(p: Params, x_BTD: Array) -> Array:
-    y_BTE = jnp.einsum("BTD,DE->BTE", x_BTD, p["weight"])
-    return y_BTE if p.get("bias") is None else y_BTE + p["bias"]
+def _rotations(
+    step: Step, config: spec.ModelConfig, dtype: jnp.dtype
+) -> dict[spec.Rope | None, Rotate]:
+    """Return one rotation for all layers that share their rotary positions."""
+    length_B = step.length_B + step.count_B
+    ropes = {layer.attention.rope for layer in config.layers if layer.attention.rope}
+    return {rope: rotation(rope, step.position_BT, length_B, dtype=dtype) for rope in ropes}
 
 
 def _head(params: Params, x_BTD: Array, config: spec.ModelConfig) -> Array:
     if config.tied_head:
-        return jnp.einsum("BTD,VD->BTV", x_BTD, params["embed"])
-    return _linear(params["head"], x_BTD)
-
-
-class _Dropout:
-    """Zeroes a share of a sub-layer's outputs and scales the rest; a new key for each call.
-
-    Rate 0 does nothing.
-    """
-
-    def __init__(self, rate: float, key: Array | None):
-        self.rate, self.key = rate, key
-
-    def __call__(self, x_BTD: Array) -> Array:
-        if self.rate == 0.0 or self.key is None:
-            return x_BTD
-        self.key, use = jax.random.split(self.key)
-        kept = jax.random.bernoulli(use, 1 - self.rate, x_BTD.shape)
-        return jnp.where(kept, x_BTD / (1 - self.rate), 0)
+        logits_BTV = jnp.einsum("BTD,VD->BTV", x_BTD, params["embed"])
+    else:
+        logits_BTV = linear(params["head"], x_BTD)
+    cap = config.logit_soft_cap
+    return logits_BTV if cap is None else ops.soft_cap(logits_BTV, cap=cap)
 
 
 def _named(tap: Tap, layer: int) -> Tap:

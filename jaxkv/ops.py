@@ -4,8 +4,7 @@ Letters: B rows, T new tokens, S slots, D width, N query heads, K key/value head
 width, R rotary pairs, F feed-forward width, V vocabulary; X = B*K, the rank-3 caches' first axis.
 Sources: layer norm (Ba et al. 2016), RMSNorm (Zhang and Sennrich 2019), RoPE (Su et al. 2021,
 half-split pairs), GLU variants (Shazeer 2020), grouped queries (Ainslie et al. 2023), exact GELU
-(Hendrycks and Gimpel 2016), scaled rotary frequencies (llama-models, llama3/model.py,
-`apply_scaling`).
+(Hendrycks and Gimpel 2016), soft caps (Gemma 2 report 2024, section 2).
 """
 
 from dataclasses import dataclass
@@ -14,7 +13,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxkv.spec.config import Llama3Scaling
+from jaxkv.rope_scaling import amplitude, scale_frequencies
+from jaxkv.spec.config import Rope
 
 QUERY_BLOCK = 128
 
@@ -42,24 +42,25 @@ def wide(dtype: jnp.dtype) -> jnp.dtype:
 
 
 def rms_norm(
-    x_BTD: Float[Array, "B T D"], weight_D: Float[Array, " D"], *, eps: float
-) -> Float[Array, "B T D"]:
-    """Return x / sqrt(mean(x^2) + eps) * weight.
+    x_BTD: Float[Array, "*B D"], weight_D: Float[Array, " D"], *, eps: float, plus_one: bool = False
+) -> Float[Array, "*B D"]:
+    """Return x / sqrt(mean(x^2) + eps) * weight, or * (1 + weight) with plus_one.
 
-    The mean in at least float32, the result in x's dtype.
+    The mean, and 1 + weight, in at least float32, the result in x's dtype.
     """
     x = x_BTD.astype(wide(x_BTD.dtype))
     scaled = x * jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + eps)
-    return (scaled * weight_D).astype(x_BTD.dtype)
+    gain_D = 1 + weight_D.astype(x.dtype) if plus_one else weight_D
+    return (scaled * gain_D).astype(x_BTD.dtype)
 
 
 def layer_norm(
-    x_BTD: Float[Array, "B T D"],
+    x_BTD: Float[Array, "*B D"],
     weight_D: Float[Array, " D"],
     bias_D: Float[Array, " D"],
     *,
     eps: float,
-) -> Float[Array, "B T D"]:
+) -> Float[Array, "*B D"]:
     """Return (x - mean) / sqrt(variance + eps) * weight + bias; moments in at least float32."""
     x = x_BTD.astype(wide(x_BTD.dtype))
     centered = x - jnp.mean(x, axis=-1, keepdims=True)
@@ -67,42 +68,24 @@ def layer_norm(
     return (scaled * weight_D + bias_D).astype(x_BTD.dtype)
 
 
-def scale_frequencies(
-    frequency_R: Float[Array, " R"], *, scaling: Llama3Scaling
-) -> Float[Array, " R"]:
-    """Return the angles a position of scaled rotary pairs: fast ones as given, slow ones / factor.
-
-    Between the two wavelengths the pair is blended, linearly in its turns within the original
-    positions.
-    """
-    low, high = scaling.low_freq_factor, scaling.high_freq_factor
-    original = scaling.original_max_positions
-    wavelength_R = 2 * jnp.pi / frequency_R
-    slowed_R = frequency_R / scaling.factor
-    smooth_R = (original / wavelength_R - low) / (high - low)
-    blended_R = (1 - smooth_R) * slowed_R + smooth_R * frequency_R
-    slow_or_blended_R = jnp.where(wavelength_R > original / low, slowed_R, blended_R)
-    return jnp.where(wavelength_R < original / high, frequency_R, slow_or_blended_R)
-
-
 def rope_table(
     position_BT: Int[Array, "B T"],
+    length_B: Int[Array, " B"],
     *,
-    theta: float,
-    rotary_dim: int,
+    rope: Rope,
     dtype: jnp.dtype,
-    scaling: Llama3Scaling | None = None,
 ) -> tuple[Float[Array, "B T R"], Float[Array, "B T R"]]:
     """Return cos and sin of position * theta^(-i/R) for the R = rotary_dim/2 pairs.
 
-    Computed and kept in at least float32; with a scaling, of its frequencies.
+    Computed and kept in at least float32; with a scaling, of its frequencies and times its
+    amplitude. length_B counts each row's tokens, which some scalings follow.
     """
-    pairs = rotary_dim // 2
-    frequency_R = theta ** (-jnp.arange(pairs, dtype=wide(dtype)) / pairs)
-    if scaling is not None:
-        frequency_R = scale_frequencies(frequency_R, scaling=scaling)
-    angle_BTR = position_BT.astype(wide(dtype))[..., None] * frequency_R
-    return jnp.cos(angle_BTR), jnp.sin(angle_BTR)
+    pairs = rope.rotary_dim // 2
+    frequency_R = rope.theta ** (-jnp.arange(pairs, dtype=wide(dtype)) / pairs)
+    frequency_BR = scale_frequencies(frequency_R, length_B, rope=rope)
+    angle_BTR = position_BT.astype(wide(dtype))[..., None] * frequency_BR[..., None, :]
+    cos_BTR, sin_BTR, size = jnp.cos(angle_BTR), jnp.sin(angle_BTR), amplitude(rope)
+    return (cos_BTR, sin_BTR) if size == 1.0 else (cos_BTR * size, sin_BTR * size)
 
 
 def apply_rope(
@@ -145,9 +128,12 @@ def score(
     """Return scaled, soft-capped scores in at least float32."""
     scores = jnp.einsum("XMH,XHS->XMS", q_XMH, k_XHS, preferred_element_type=wide(q_XMH.dtype))
     scores = scores * rule.scale
-    if rule.soft_cap is not None:
-        scores = rule.soft_cap * jnp.tanh(scores / rule.soft_cap)
-    return scores
+    return scores if rule.soft_cap is None else soft_cap(scores, cap=rule.soft_cap)
+
+
+def soft_cap(x: Float[Array, "..."], *, cap: float) -> Float[Array, "..."]:
+    """Return cap * tanh(x / cap), which stays within the cap; computed in at least float32."""
+    return (cap * jnp.tanh(x.astype(wide(x.dtype)) / cap)).astype(x.dtype)
 
 
 def softmax(

@@ -2,10 +2,11 @@
 
 Transposing and packing happen here, and only here.
 
-Letters: D width, N query heads, K key/value heads, H head width, F feed-forward width, E = (N + 2K)
-* H.
+Letters: D width, N query heads, K key/value heads, H head width, F feed-forward width, Z experts,
+E packed outputs.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,11 +14,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxkv.caches import check_dtype
-from jaxkv.model import Attention, Decoder, Layer, Linear, Mlp, Norm
+from jaxkv.model import Attention, Decoder, Experts, Layer, Linear, Mlp, Norm
 from jaxkv.spec import config as spec
 from jaxkv.spec.checkpoint import check_weights
 
 Read = Callable[[str], np.ndarray]
+Place = Callable[..., Any]
+
+_ALIGNMENT = 64
 
 
 def from_arrays(
@@ -48,16 +52,12 @@ def from_arrays(
     def read(name: str) -> np.ndarray:
         return np.asarray(arrays[name])
 
-    def place(x: np.ndarray) -> Any:
-        return jnp.asarray(x, dtype)
+    def place(x: np.ndarray, *, own: bool = False) -> Any:
+        # A copy of what may be pages of a file; memory that is ours alone becomes the array.
+        return jnp.asarray(x, dtype) if own else jnp.array(x, dtype)
 
     layers = [
-        Layer(
-            _norm(read, f"layers.{i}.attn_norm", config.norm, place),
-            _attention(read, f"layers.{i}.attn", layer.attention, place, interleaved_qk),
-            _norm(read, f"layers.{i}.mlp_norm", config.norm, place),
-            _mlp(read, f"layers.{i}.mlp", layer.mlp, place),
-        )
+        _layer(read, f"layers.{i}", layer, config, place, interleaved_qk)
         for i, layer in enumerate(config.layers)
     ]
     return Decoder(
@@ -80,17 +80,7 @@ def to_arrays(model: Decoder) -> dict[str, np.ndarray]:
     if model.position is not None:
         arrays["position.weight"] = np.asarray(model.position[...])
     for i, (layer, sizes) in enumerate(zip(model.layers, config.layers, strict=True)):
-        a, name = sizes.attention, f"layers.{i}"
-        q, kv = a.num_heads * a.head_dim, a.num_kv_heads * a.head_dim
-        arrays |= _unpack_norm(f"{name}.attn_norm", layer.attn_norm)
-        arrays |= _unpack(
-            [f"{name}.attn.q", f"{name}.attn.k", f"{name}.attn.v"], [q, kv, kv], layer.attn.qkv
-        )
-        arrays |= _unpack([f"{name}.attn.o"], [config.width], layer.attn.o)
-        arrays |= _unpack_norm(f"{name}.mlp_norm", layer.mlp_norm)
-        parts = [f"{name}.mlp.gate", f"{name}.mlp.up"] if sizes.mlp.gated else [f"{name}.mlp.up"]
-        arrays |= _unpack(parts, [sizes.mlp.width] * len(parts), layer.mlp.up)
-        arrays |= _unpack([f"{name}.mlp.down"], [config.width], layer.mlp.down)
+        arrays |= _unpack_layer(f"layers.{i}", layer, sizes, config.width)
     arrays |= _unpack_norm("norm", model.norm)
     if model.head is not None:
         arrays |= _unpack(["head"], [config.vocab_size], model.head)
@@ -122,16 +112,37 @@ def half_split(weight: np.ndarray, *, heads: int) -> np.ndarray:
     return pairs.swapaxes(1, 2).reshape(weight.shape)
 
 
-def _linear(read: Read, names: list[str], bias: bool, place: Callable[[np.ndarray], Any]) -> Linear:
+def _linear(read: Read, names: list[str], bias: bool, place: Place) -> Linear:
     # Several (out, in) matrices of one input become one (in, out) matrix: one product instead of
     # several.
-    weight_DE = np.concatenate([read(f"{name}.weight") for name in names]).T
+    weight_DE = _join([read(f"{name}.weight") for name in names])
     bias_E = np.concatenate([read(f"{name}.bias") for name in names]) if bias else None
-    return Linear(place(weight_DE), None if bias_E is None else place(bias_E))
+    return Linear(place(weight_DE, own=True), None if bias_E is None else place(bias_E))
+
+
+def _layer(
+    read: Read,
+    name: str,
+    layer: spec.Layer,
+    config: spec.ModelConfig,
+    place: Place,
+    interleaved: bool,
+) -> Layer:
+    def norm(part: str) -> Norm:
+        return _norm(read, f"{name}.{part}", config.norm, place)
+
+    return Layer(
+        norm("attn_norm"),
+        _attention(read, f"{name}.attn", layer.attention, place, interleaved),
+        norm("mlp_norm"),
+        _mlp(read, f"{name}.mlp", layer.mlp, place),
+        norm("attn_post_norm") if layer.post_norms else None,
+        norm("mlp_post_norm") if layer.post_norms else None,
+    )
 
 
 def _attention(
-    read: Read, name: str, a: spec.Attention, place: Callable[[np.ndarray], Any], interleaved: bool
+    read: Read, name: str, a: spec.Attention, place: Place, interleaved: bool
 ) -> Attention:
     heads = {f"{name}.q": a.num_heads, f"{name}.k": a.num_kv_heads}
 
@@ -141,22 +152,83 @@ def _attention(
         return half_split(array, heads=heads[owner]) if interleaved and owner in heads else array
 
     qkv = _linear(reordered, [f"{name}.q", f"{name}.k", f"{name}.v"], a.qkv_bias, place)
-    return Attention(qkv, _linear(read, [f"{name}.o"], a.out_bias, place))
+    o = _linear(read, [f"{name}.o"], a.out_bias, place)
+    if a.qk_norm is None:
+        return Attention(qkv, o)
+    norms = (_norm(read, f"{name}.{part}_norm", a.qk_norm, place) for part in "qk")
+    return Attention(qkv, o, *norms)
 
 
-def _mlp(read: Read, name: str, m: spec.Mlp, place: Callable[[np.ndarray], Any]) -> Mlp:
+def _mlp(read: Read, name: str, m: spec.Mlp | spec.Experts, place: Place) -> Mlp | Experts:
+    if isinstance(m, spec.Experts):
+        router = _linear(read, [f"{name}.router"], False, place)
+        up = _stack(read, [f"{name}.experts.gate", f"{name}.experts.up"], place)
+        return Experts(router, up, _stack(read, [f"{name}.experts.down"], place))
     inputs = [f"{name}.gate", f"{name}.up"] if m.gated else [f"{name}.up"]
     return Mlp(_linear(read, inputs, m.bias, place), _linear(read, [f"{name}.down"], m.bias, place))
 
 
-def _norm(read: Read, name: str, norm: spec.Norm, place: Callable[[np.ndarray], Any]) -> Norm:
+def _stack(read: Read, names: list[str], place: Place) -> Linear:
+    return Linear(place(_join([read(f"{name}.weight") for name in names]), own=True))
+
+
+def _join(parts: list[np.ndarray]) -> np.ndarray:
+    """Return matrices (out, in) side by side as one (in, out); those of experts one by one."""
+    turned = [part.swapaxes(-1, -2) for part in parts]
+    shape = (*turned[0].shape[:-1], sum(part.shape[-1] for part in turned))
+    # Written in its last order at once: each copy on the way would be memory of the process.
+    return np.concatenate(turned, axis=-1, out=_aligned(shape, turned[0].dtype))
+
+
+def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """Return an uninitialized array that JAX takes over without a copy."""
+    size_bytes = math.prod(shape) * dtype.itemsize
+    memory = np.empty(size_bytes + _ALIGNMENT, np.uint8)
+    start = -memory.ctypes.data % _ALIGNMENT
+    return memory[start : start + size_bytes].view(dtype).reshape(shape)
+
+
+def _norm(read: Read, name: str, norm: spec.Norm, place: Place) -> Norm:
     bias = place(read(f"{name}.bias")) if norm.kind == "layer" else None
     return Norm(place(read(f"{name}.weight")), bias)
 
 
+def _unpack_layer(name: str, layer: Layer, sizes: spec.Layer, width: int) -> dict[str, np.ndarray]:
+    a, attn = sizes.attention, layer.attn
+    q, kv = a.num_heads * a.head_dim, a.num_kv_heads * a.head_dim
+    norms = {
+        "attn_norm": layer.attn_norm,
+        "attn.q_norm": attn.q_norm,
+        "attn.k_norm": attn.k_norm,
+        "attn_post_norm": layer.attn_post_norm,
+        "mlp_norm": layer.mlp_norm,
+        "mlp_post_norm": layer.mlp_post_norm,
+    }
+    arrays = _unpack([f"{name}.attn.{part}" for part in "qkv"], [q, kv, kv], attn.qkv)
+    arrays |= _unpack([f"{name}.attn.o"], [width], attn.o)
+    arrays |= _unpack_mlp(f"{name}.mlp", layer.mlp, sizes.mlp, width)
+    for part, norm in norms.items():
+        arrays |= {} if norm is None else _unpack_norm(f"{name}.{part}", norm)
+    return arrays
+
+
+def _unpack_mlp(
+    name: str, mlp: Mlp | Experts, sizes: spec.Mlp | spec.Experts, width: int
+) -> dict[str, np.ndarray]:
+    arrays: dict[str, np.ndarray] = {}
+    if isinstance(mlp, Experts) and isinstance(sizes, spec.Experts):
+        arrays = _unpack([f"{name}.router"], [sizes.num_experts], mlp.router)
+        name, sizes = f"{name}.experts", sizes.expert
+    assert isinstance(sizes, spec.Mlp)  # experts are unwrapped above
+    parts = [f"{name}.gate", f"{name}.up"] if sizes.gated else [f"{name}.up"]
+    arrays |= _unpack(parts, [sizes.width] * len(parts), mlp.up)
+    return arrays | _unpack([f"{name}.down"], [width], mlp.down)
+
+
 def _unpack(names: list[str], widths: list[int], linear: Linear) -> dict[str, np.ndarray]:
-    weight_ED, edges = np.asarray(linear.weight[...]).T, np.cumsum(widths)[:-1]
-    arrays = {f"{n}.weight": w for n, w in zip(names, np.split(weight_ED, edges), strict=True)}
+    weight_ED, edges = np.asarray(linear.weight[...]).swapaxes(-1, -2), np.cumsum(widths)[:-1]
+    parts = np.split(weight_ED, edges, axis=-2)
+    arrays = {f"{name}.weight": part for name, part in zip(names, parts, strict=True)}
     if linear.bias is not None:
         parts = np.split(np.asarray(linear.bias[...]), edges)
         arrays |= {f"{n}.bias": b for n, b in zip(names, parts, strict=True)}

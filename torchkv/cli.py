@@ -68,7 +68,7 @@ def prepare(options: argparse.Namespace, checkpoint: Checkpoint) -> Engine:
     model = from_arrays(
         checkpoint.config,
         checkpoint.weights,
-        dtype=options.dtype,
+        dtype=command.dtype_of(options, checkpoint),
         interleaved_qk=checkpoint.interleaved_qk,
     )
     is_score = options.command == "score"

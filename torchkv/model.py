@@ -6,8 +6,8 @@ and values to `caches.attend`. Letters: B rows, T new tokens, D width, N query h
 heads, H head width, F feed-forward width, V vocabulary.
 """
 
-from collections.abc import Callable, Mapping
-from functools import partial
+import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -19,10 +19,10 @@ from torch import nn
 from jaxkv.spec import config as spec
 from jaxkv.spec.errors import RequestError, ShapeError
 from torchkv import caches, ops
-from torchkv.caches import Cache, Rotate, Rule, Step
+from torchkv.block import Dropout, Tap, block, linear, norm, rotation
+from torchkv.caches import Cache, Rotate, Step
 
 Params = Mapping[str, Any]
-Tap = Callable[[str, Array], None]
 
 
 class Linear(nn.Module):
@@ -44,11 +44,14 @@ class Norm(nn.Module):
 
 
 class Attention(nn.Module):
-    """The packed query, key and value projection, and the output projection."""
+    """The packed query, key and value projection, the output projection, norms of q and k."""
 
-    def __init__(self, qkv: Linear, o: Linear):
+    def __init__(
+        self, qkv: Linear, o: Linear, q_norm: Norm | None = None, k_norm: Norm | None = None
+    ):
         super().__init__()
         self.qkv, self.o = qkv, o
+        self.q_norm, self.k_norm = q_norm, k_norm
 
 
 class Mlp(nn.Module):
@@ -59,12 +62,29 @@ class Mlp(nn.Module):
         self.up, self.down = up, down
 
 
-class Layer(nn.Module):
-    """One pre-norm block."""
+class Experts(nn.Module):
+    """The router's matrix, and those of Z feed-forwards one after the other, gate and up packed."""
 
-    def __init__(self, attn_norm: Norm, attn: Attention, mlp_norm: Norm, mlp: Mlp):
+    def __init__(self, router: Linear, up: Linear, down: Linear):
+        super().__init__()
+        self.router, self.up, self.down = router, up, down
+
+
+class Layer(nn.Module):
+    """One block; the post norms stand behind attention and feed-forward, where there are any."""
+
+    def __init__(
+        self,
+        attn_norm: Norm,
+        attn: Attention,
+        mlp_norm: Norm,
+        mlp: Mlp | Experts,
+        attn_post_norm: Norm | None = None,
+        mlp_post_norm: Norm | None = None,
+    ):
         super().__init__()
         self.attn_norm, self.attn, self.mlp_norm, self.mlp = attn_norm, attn, mlp_norm, mlp
+        self.attn_post_norm, self.mlp_post_norm = attn_post_norm, mlp_post_norm
 
 
 class Decoder(nn.Module):
@@ -158,7 +178,7 @@ def forward(
         RequestError: training without a key or with a cache, or the cache was consumed.
     """
     _check_forward(ids_BT, cache, config, training, key)
-    drop = _Dropout(config.dropout_rate if training else 0.0, key)
+    drop = Dropout(config.dropout_rate if training else 0.0, key)
     if cache is None:
         with torch.device(ids_BT.device):
             none = caches.init(
@@ -185,27 +205,6 @@ def forward(
         return logits_BTV, caches.commit(cache, step, sites)
 
 
-def rotation(rope: spec.Rope, position_BT: Int[Array, "B T"], *, dtype: torch.dtype) -> Rotate:
-    """Return the function that turns queries or keys by their positions.
-
-    The step's own positions are tabled once.
-    """
-    table = partial(
-        ops.rope_table,
-        theta=rope.theta,
-        rotary_dim=rope.rotary_dim,
-        dtype=dtype,
-        scaling=rope.scaling,
-    )
-    own = table(position_BT)
-
-    def rotate(x_BTNH: Array, at_BT: Array) -> Array:
-        cos_BTR, sin_BTR = own if at_BT is position_BT else table(at_BT)
-        return ops.apply_rope(x_BTNH, cos_BTR, sin_BTR)
-
-    return rotate
-
-
 def _frozen(x: Array) -> nn.Parameter:
     return nn.Parameter(x, requires_grad=False)
 
@@ -225,82 +224,46 @@ def _decode(
     step: Step,
     config: spec.ModelConfig,
     last_only: bool,
-    drop: "_Dropout",
+    drop: Dropout,
     tap: Tap,
 ) -> tuple[Array, tuple[Any, ...]]:
-    x_BTD = _embed(params, ids_BT, step)
+    x_BTD = _embed(params, ids_BT, step, config)
     tap("embed", x_BTD)
-    ropes = {layer.attention.rope for layer in config.layers}
-    rotates = {rope: rotation(rope, step.position_BT, dtype=x_BTD.dtype) for rope in ropes if rope}
+    rotates = _rotations(step, config, x_BTD.dtype)
     sites = []
     for i, (p, layer) in enumerate(zip(params["layers"], config.layers, strict=True)):
         named = tap if tap is no_tap else _named(tap, i)
-        h_BTD = _norm(p["attn_norm"], x_BTD, config.norm)
-        named("attn_norm", h_BTD)
-        rotate = rotates.get(layer.attention.rope) if layer.attention.rope else None
-        a_BTD, site = _attention(p["attn"], h_BTD, before[i], step, layer.attention, rotate, named)
+        rotate = rotates.get(layer.attention.rope)
+        x_BTD, site = block(p, x_BTD, before[i], step, layer, config, rotate, drop, named)
         sites.append(site)
-        named("attn", a_BTD)
-        x_BTD = x_BTD + drop(a_BTD)
-        m_BTD = _mlp(p["mlp"], _norm(p["mlp_norm"], x_BTD, config.norm), layer.mlp)
-        named("mlp", m_BTD)
-        x_BTD = x_BTD + drop(m_BTD)
-        named("resid", x_BTD)
     if last_only:
         x_BTD = _last(x_BTD, step)
-    x_BTD = _norm(params["norm"], x_BTD, config.norm)
+    x_BTD = norm(params["norm"], x_BTD, config.norm)
     tap("norm", x_BTD)
-    logits_BTV = _head(params, x_BTD)
+    logits_BTV = _head(params, x_BTD, config)
     tap("logits", logits_BTV)
     return logits_BTV, tuple(sites)
 
 
-def _embed(params: Params, ids_BT: Array, step: Step) -> Array:
+def _rotations(
+    step: Step, config: spec.ModelConfig, dtype: torch.dtype
+) -> dict[spec.Rope | None, Rotate]:
+    """Return one rotation for all layers that share their rotary positions."""
+    length_B = step.length_B + step.count_B
+    ropes = {layer.attention.rope for layer in config.layers if layer.attention.rope}
+    return {rope: rotation(rope, step.position_BT, length_B, dtype=dtype) for rope in ropes}
+
+
+def _embed(params: Params, ids_BT: Array, step: Step, config: spec.ModelConfig) -> Array:
     # Padding may be any number, also past either table: it reads row 0, and never reaches a real
     # token.
     x_BTD = F.embedding(ids_BT.masked_fill(~step.valid_BT, 0), params["embed"])
+    if config.scaled_embedding:
+        x_BTD = x_BTD * x_BTD.new_tensor(math.sqrt(config.width))
     if "position" not in params:
         return x_BTD
     place_BT = step.position_BT.masked_fill(~step.valid_BT, 0)
     return x_BTD + F.embedding(place_BT, params["position"])
-
-
-def _attention(
-    p: Params,
-    x_BTD: Array,
-    site: Any,
-    step: Step,
-    a: spec.Attention,
-    rotate: Rotate | None,
-    tap: Tap,
-) -> tuple[Array, Any]:
-    q_BTNH, k_BTKH, v_BTKH = (
-        _linear(p["qkv"], x_BTD)
-        .unflatten(2, (-1, a.head_dim))
-        .split((a.num_heads, a.num_kv_heads, a.num_kv_heads), 2)
-    )
-    rule = Rule(scale=a.head_dim**-0.5, window=a.window, soft_cap=a.soft_cap)
-    tap("v", v_BTKH)
-    o_BTNH, site = caches.attend(site, step, q_BTNH, k_BTKH, v_BTKH, rule=rule, rotate=rotate)
-    return _linear(p["o"], o_BTNH.flatten(2)), site
-
-
-def _mlp(p: Params, x_BTD: Array, m: spec.Mlp) -> Array:
-    act, up_BTF = ops.ACTIVATIONS[m.activation], _linear(p["up"], x_BTD)
-    if not m.gated:
-        return _linear(p["down"], act(up_BTF))
-    gate_BTF, up_BTF = up_BTF.chunk(2, -1)
-    return _linear(p["down"], act(gate_BTF) * up_BTF)
-
-
-def _norm(p: Params, x_BTD: Array, norm: spec.Norm) -> Array:
-    if norm.kind == "rms":
-        return ops.rms_norm(x_BTD, p["weight"], eps=norm.eps)
-    return ops.layer_norm(x_BTD, p["weight"], p["bias"], eps=norm.eps)
-
-
-def _linear(p: Params, x_BTD: Array) -> Array:
-    return F.linear(x_BTD, p["weight"], p.get("bias"))
 
 
 def _last(x_BTD: Array, step: Step) -> Array:
@@ -310,22 +273,11 @@ def _last(x_BTD: Array, step: Step) -> Array:
     return x_BTD[torch.arange(len(last_B), device=last_B.device), last_B].unsqueeze(1)
 
 
-def _head(params: Params, x_BTD: Array) -> Array:
+def _head(params: Params, x_BTD: Array, config: spec.ModelConfig) -> Array:
     # A model without a head of its own is tied to the embedding.
-    return _linear(params.get("head", {"weight": params["embed"]}), x_BTD)
-
-
-class _Dropout:
-    """Zeroes a share of a sub-layer's outputs and scales the rest. Rate 0 does nothing."""
-
-    def __init__(self, rate: float, key: torch.Generator | None):
-        self.rate, self.key = rate, key
-
-    def __call__(self, x_BTD: Array) -> Array:
-        if self.rate == 0.0:
-            return x_BTD
-        kept_BTD = torch.empty_like(x_BTD).bernoulli_(1 - self.rate, generator=self.key)
-        return x_BTD * kept_BTD / (1 - self.rate)
+    logits_BTV = linear(params.get("head", {"weight": params["embed"]}), x_BTD)
+    cap = config.logit_soft_cap
+    return logits_BTV if cap is None else ops.soft_cap(logits_BTV, cap=cap)
 
 
 def _named(tap: Tap, layer: int) -> Tap:

@@ -3,11 +3,10 @@
 Letters: B rows, T new tokens, S slots, D width, N query heads, K key/value heads, G = N/K, M = G*T,
 H head width, R rotary pairs, F feed-forward width, V vocabulary. Sources: layer norm (Ba et al.
 2016), RMSNorm (Zhang and Sennrich 2019), RoPE (Su et al. 2021, half-split pairs), GLU variants
-(Shazeer 2020), grouped queries (Ainslie et al. 2023), exact GELU (Hendrycks and Gimpel 2016),
-scaled rotary frequencies (llama-models, llama3/model.py, `apply_scaling`).
+(Shazeer 2020), grouped queries (Ainslie et al. 2023), exact GELU (Hendrycks and Gimpel 2016), soft
+caps (Gemma 2 report 2024, section 2).
 """
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -15,7 +14,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor as Array
 
-from jaxkv.spec.config import Llama3Scaling
+from jaxkv.spec.config import Rope
+from torchkv.rope_scaling import amplitude, scale_frequencies
 
 QUERY_BLOCK = 128
 
@@ -43,64 +43,53 @@ def wide(dtype: torch.dtype) -> torch.dtype:
 
 
 def rms_norm(
-    x_BTD: Float[Array, "B T D"], weight_D: Float[Array, " D"], *, eps: float
-) -> Float[Array, "B T D"]:
-    """Return x / sqrt(mean(x^2) + eps) * weight.
+    x_BTD: Float[Array, "*B D"], weight_D: Float[Array, " D"], *, eps: float, plus_one: bool = False
+) -> Float[Array, "*B D"]:
+    """Return x / sqrt(mean(x^2) + eps) * weight, or * (1 + weight) with plus_one.
 
-    The mean in at least float32, the result in x's dtype.
+    The mean, and 1 + weight, in at least float32, the result in x's dtype.
     """
     x = x_BTD.to(wide(x_BTD.dtype))
     size = x.square().mean(-1, keepdim=True).add_(eps).sqrt_()
-    return (x / size * weight_D).to(x_BTD.dtype)
+    normed = x / size
+    if plus_one:
+        return torch.addcmul(normed, normed, weight_D.to(x.dtype)).to(x_BTD.dtype)
+    return (normed * weight_D).to(x_BTD.dtype)
 
 
 def layer_norm(
-    x_BTD: Float[Array, "B T D"],
+    x_BTD: Float[Array, "*B D"],
     weight_D: Float[Array, " D"],
     bias_D: Float[Array, " D"],
     *,
     eps: float,
-) -> Float[Array, "B T D"]:
+) -> Float[Array, "*B D"]:
     """Return (x - mean) / sqrt(variance + eps) * weight + bias; moments in at least float32."""
     up = wide(x_BTD.dtype)
     normed = F.layer_norm(x_BTD.to(up), weight_D.shape, weight_D.to(up), bias_D.to(up), eps)
     return normed.to(x_BTD.dtype)
 
 
-def scale_frequencies(
-    frequency_R: Float[Array, " R"], *, scaling: Llama3Scaling
-) -> Float[Array, " R"]:
-    """Return the angles a position of scaled rotary pairs: fast ones as given, slow ones / factor.
-
-    A pair keeps a share of its speed that grows from 0 to 1 with its turns within the original
-    positions.
-    """
-    low, high = scaling.low_freq_factor, scaling.high_freq_factor
-    turns_R = frequency_R * (scaling.original_max_positions / math.tau)
-    kept_R = ((turns_R - low) / (high - low)).clamp(0, 1)
-    return torch.lerp(frequency_R / scaling.factor, frequency_R, kept_R)
-
-
 def rope_table(
     position_BT: Int[Array, "B T"],
+    length_B: Int[Array, " B"],
     *,
-    theta: float,
-    rotary_dim: int,
+    rope: Rope,
     dtype: torch.dtype,
-    scaling: Llama3Scaling | None = None,
 ) -> tuple[Float[Array, "B T R"], Float[Array, "B T R"]]:
     """Return cos and sin of position * theta^(-i/R) for the R = rotary_dim/2 pairs.
 
-    Kept in at least float32; with a scaling, of its frequencies.
+    Kept in at least float32; with a scaling, of its frequencies and times its amplitude. length_B
+    counts each row's tokens, which some scalings follow.
 
     Angles are computed in float64 for every dtype: the table is small and made once a step.
     """
-    channel_R = torch.arange(0, rotary_dim, 2, dtype=torch.float64, device=position_BT.device)
-    frequency_R = torch.pow(theta, -channel_R / rotary_dim)
-    if scaling is not None:
-        frequency_R = scale_frequencies(frequency_R, scaling=scaling)
-    angle_BTR = position_BT.double().unsqueeze(-1) * frequency_R
-    return angle_BTR.cos().to(wide(dtype)), angle_BTR.sin().to(wide(dtype))
+    channel_R = torch.arange(0, rope.rotary_dim, 2, dtype=torch.float64, device=position_BT.device)
+    frequency_R = torch.pow(rope.theta, -channel_R / rope.rotary_dim)
+    frequency_BR = scale_frequencies(frequency_R, length_B, rope=rope)
+    angle_BTR = position_BT.double().unsqueeze(-1) * frequency_BR.unsqueeze(-2)
+    circle_BTR = torch.polar(torch.full_like(angle_BTR, amplitude(rope)), angle_BTR)
+    return circle_BTR.real.to(wide(dtype)), circle_BTR.imag.to(wide(dtype))
 
 
 def apply_rope(
@@ -146,9 +135,12 @@ def score(
     """Return scaled, soft-capped scores in at least float32."""
     up = wide(q_BKMH.dtype)
     score_BKMS = torch.matmul(q_BKMH.to(up), k_BKSH.to(up).mT) * rule.scale
-    if rule.soft_cap is None:
-        return score_BKMS
-    return torch.tanh(score_BKMS / rule.soft_cap) * rule.soft_cap
+    return score_BKMS if rule.soft_cap is None else soft_cap(score_BKMS, cap=rule.soft_cap)
+
+
+def soft_cap(x: Float[Array, "..."], *, cap: float) -> Float[Array, "..."]:
+    """Return cap * tanh(x / cap), which stays within the cap; computed in at least float32."""
+    return ((x.to(wide(x.dtype)) / cap).tanh() * cap).to(x.dtype)
 
 
 def softmax(

@@ -2,8 +2,8 @@
 
 Reordering and packing happen here, and only here.
 
-Letters: D width, N query heads, K key/value heads, H head width, F feed-forward width, E = (N + 2K)
-* H.
+Letters: D width, N query heads, K key/value heads, H head width, F feed-forward width, Z experts,
+E packed outputs.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,9 +16,9 @@ from torch import Tensor as Array
 from jaxkv.spec import config as spec
 from jaxkv.spec.checkpoint import check_weights
 from torchkv.caches import check_dtype
-from torchkv.model import Attention, Decoder, Layer, Linear, Mlp, Norm
+from torchkv.model import Attention, Decoder, Experts, Layer, Linear, Mlp, Norm
 
-Read = Callable[[str], Array]
+Read = Callable[..., Array]
 
 
 def from_arrays(
@@ -49,24 +49,23 @@ def from_arrays(
     kind = check_dtype("from_arrays", dtype)
     heads = _rotary_heads(config) if interleaved_qk else {}
 
-    def read(name: str) -> Array:
+    def part(name: str) -> Array:
         array = np.ascontiguousarray(arrays[name])
         owner = name.rpartition(".")[0]
         if owner in heads:
             array = half_split(array, heads=heads[owner])
         if array.dtype.kind != "f":
             array = array.astype(np.float32)  # numpy's extension types, bfloat16 among them
-        return torch.tensor(array, dtype=kind)
+        return torch.from_numpy(array if array.flags.writeable else array.copy())
 
-    layers = [
-        Layer(
-            _norm(read, f"layers.{i}.attn_norm", config.norm),
-            _attention(read, f"layers.{i}.attn", layer.attention),
-            _norm(read, f"layers.{i}.mlp_norm", config.norm),
-            _mlp(read, f"layers.{i}.mlp", layer.mlp),
-        )
-        for i, layer in enumerate(config.layers)
-    ]
+    def read(*names: str) -> Array:
+        # Several matrices of one input, stacked along their outputs, are one matrix: one product
+        # instead of several. One copy of them all: the parts may be pages of a file.
+        parts = [part(name) for name in names]
+        whole = torch.cat(parts, max(parts[0].dim() - 2, 0))
+        return whole.to(device=torch.get_default_device(), dtype=kind)
+
+    layers = [_layer(read, f"layers.{i}", layer, config) for i, layer in enumerate(config.layers)]
     return Decoder(
         config,
         embed=read("embed.weight"),
@@ -89,16 +88,7 @@ def to_arrays(model: Decoder) -> dict[str, np.ndarray]:
     }
     for i, (layer, sizes) in enumerate(zip(model.layers, config.layers, strict=True)):
         assert isinstance(layer, Layer)  # nn.ModuleList has no item type
-        a, m, name = sizes.attention, sizes.mlp, f"layers.{i}"
-        q, kv = a.num_heads * a.head_dim, a.num_kv_heads * a.head_dim
-        parts |= _unpack({f"{name}.attn_norm": config.width}, layer.attn_norm)
-        qkv = {f"{name}.attn.q": q, f"{name}.attn.k": kv, f"{name}.attn.v": kv}
-        parts |= _unpack(qkv, layer.attn.qkv)
-        parts |= _unpack({f"{name}.attn.o": config.width}, layer.attn.o)
-        parts |= _unpack({f"{name}.mlp_norm": config.width}, layer.mlp_norm)
-        gate = {f"{name}.mlp.gate": m.width} if m.gated else {}
-        parts |= _unpack(gate | {f"{name}.mlp.up": m.width}, layer.mlp.up)
-        parts |= _unpack({f"{name}.mlp.down": config.width}, layer.mlp.down)
+        parts |= _unpack_layer(f"layers.{i}", layer, sizes, config.width)
     parts |= _unpack({"norm": config.width}, model.norm)
     if model.head is not None:
         parts |= _unpack({"head": config.vocab_size}, model.head)
@@ -131,18 +121,33 @@ def _rotary_heads(config: spec.ModelConfig) -> dict[str, int]:
 
 
 def _linear(read: Read, names: list[str], bias: bool) -> Linear:
-    # Several matrices of one input, stacked along their outputs, are one matrix: one product
-    # instead of several.
-    weight_ED = torch.cat([read(f"{name}.weight") for name in names])
-    return Linear(weight_ED, torch.cat([read(f"{name}.bias") for name in names]) if bias else None)
+    weight_ED = read(*[f"{name}.weight" for name in names])
+    return Linear(weight_ED, read(*[f"{name}.bias" for name in names]) if bias else None)
+
+
+def _layer(read: Read, name: str, layer: spec.Layer, config: spec.ModelConfig) -> Layer:
+    parts = ["attn_norm", "mlp_norm"]
+    parts += ["attn_post_norm", "mlp_post_norm"] if layer.post_norms else []
+    attn_norm, mlp_norm, *post = [_norm(read, f"{name}.{part}", config.norm) for part in parts]
+    attn = _attention(read, f"{name}.attn", layer.attention)
+    return Layer(attn_norm, attn, mlp_norm, _mlp(read, f"{name}.mlp", layer.mlp), *post)
 
 
 def _attention(read: Read, name: str, a: spec.Attention) -> Attention:
     qkv = _linear(read, [f"{name}.q", f"{name}.k", f"{name}.v"], a.qkv_bias)
-    return Attention(qkv, _linear(read, [f"{name}.o"], a.out_bias))
+    norms = [f"{name}.q_norm", f"{name}.k_norm"] if a.qk_norm else []
+    return Attention(
+        qkv,
+        _linear(read, [f"{name}.o"], a.out_bias),
+        *(_norm(read, each, a.qk_norm) for each in norms if a.qk_norm),
+    )
 
 
-def _mlp(read: Read, name: str, m: spec.Mlp) -> Mlp:
+def _mlp(read: Read, name: str, m: spec.Mlp | spec.Experts) -> Mlp | Experts:
+    if isinstance(m, spec.Experts):
+        router = _linear(read, [f"{name}.router"], False)
+        up = _linear(read, [f"{name}.experts.gate", f"{name}.experts.up"], False)
+        return Experts(router, up, _linear(read, [f"{name}.experts.down"], False))
     inputs = ["gate", "up"] if m.gated else ["up"]
     up = _linear(read, [f"{name}.{each}" for each in inputs], m.bias)
     return Mlp(up, _linear(read, [f"{name}.down"], m.bias))
@@ -153,9 +158,39 @@ def _norm(read: Read, name: str, norm: spec.Norm) -> Norm:
     return Norm(read(f"{name}.weight"), bias)
 
 
+def _unpack_layer(
+    name: str, layer: Layer, sizes: spec.Layer, width: int
+) -> dict[str, Array | None]:
+    a, m, attn, mlp = sizes.attention, sizes.mlp, layer.attn, layer.mlp
+    q, kv = a.num_heads * a.head_dim, a.num_kv_heads * a.head_dim
+    packed: list[tuple[dict[str, int], Linear | Norm | None]] = [
+        ({"attn_norm": width}, layer.attn_norm),
+        ({"attn.q": q, "attn.k": kv, "attn.v": kv}, attn.qkv),
+        ({"attn.q_norm": a.head_dim}, attn.q_norm),
+        ({"attn.k_norm": a.head_dim}, attn.k_norm),
+        ({"attn.o": width}, attn.o),
+        ({"attn_post_norm": width}, layer.attn_post_norm),
+        ({"mlp_norm": width}, layer.mlp_norm),
+        ({"mlp_post_norm": width}, layer.mlp_post_norm),
+    ]
+    inside = "mlp"
+    if isinstance(m, spec.Experts):
+        assert isinstance(mlp, Experts)  # `from_arrays` made both from one config
+        packed.append(({"mlp.router": m.num_experts}, mlp.router))
+        inside, m = "mlp.experts", m.expert
+    gate = {f"{inside}.gate": m.width} if m.gated else {}
+    packed += [(gate | {f"{inside}.up": m.width}, mlp.up), ({f"{inside}.down": width}, mlp.down)]
+    arrays: dict[str, Array | None] = {}
+    for widths, each in packed:
+        if each is not None:
+            arrays |= _unpack({f"{name}.{part}": size for part, size in widths.items()}, each)
+    return arrays
+
+
 def _unpack(widths: dict[str, int], packed: Linear | Norm) -> dict[str, Array | None]:
     sizes = list(widths.values())
-    parts = zip(widths, packed.weight.split(sizes), strict=True)
+    # Outputs stand on the last axis but one, a norm's gains on the only one.
+    parts = zip(widths, packed.weight.split(sizes, max(packed.weight.dim() - 2, 0)), strict=True)
     arrays: dict[str, Array | None] = {f"{name}.weight": part for name, part in parts}
     if packed.bias is not None:
         parts = zip(widths, packed.bias.split(sizes), strict=True)

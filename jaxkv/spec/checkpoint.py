@@ -1,7 +1,7 @@
 """Checkpoints: a config, and lazy weights under canonical names, checked by name and shape."""
 
 import difflib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -61,6 +61,8 @@ class Checkpoint:
         end_ids: Token ids that end a text; empty when the file names none.
         tokenizer_data: What `tokenizer.open_tokenizer` needs; None for a model of bare token ids.
         name: For people: of the file, the preset or the known model.
+        dtype: In which the file stores the embedding, for twins that take the weights as they are;
+            float32 where it is quantized.
     """
 
     config: ModelConfig
@@ -69,6 +71,7 @@ class Checkpoint:
     end_ids: tuple[int, ...]
     tokenizer_data: Mapping[str, Any] | None = field(repr=False)
     name: str
+    dtype: str = "float32"
 
 
 @dataclass(frozen=True)
@@ -79,15 +82,33 @@ class Stored:
         name: Of the tensor in the file.
         outputs: First and end of the packed tensor's outputs that are this weight; None for all.
         in_out: Whether the file holds matrices (in, out); a bias has one axis either way.
+        groups: Into how many equal groups the tensor's outputs fall, each of which holds a part of
+            this weight; `outputs` then counts within a group.
     """
 
     name: str
     outputs: tuple[int, int] | None = None
     in_out: bool = False
+    groups: int = 1
+
+
+@dataclass(frozen=True)
+class Stacked:
+    """A weight that a file keeps in several tensors, one after the other along a first axis."""
+
+    parts: tuple[Stored, ...]
+
+
+Place = Stored | Stacked
+
+
+def stored_parts(place: Place) -> tuple[Stored, ...]:
+    """Return the tensors that one weight is read from."""
+    return place.parts if isinstance(place, Stacked) else (place,)
 
 
 def stored_shapes(
-    shapes: Mapping[str, tuple[int, ...]], places: Mapping[str, Stored]
+    shapes: Mapping[str, tuple[int, ...]], places: Mapping[str, Place]
 ) -> dict[str, tuple[int, ...]]:
     """Return the shape of each tensor that a file must hold: parts packed, axes in its order.
 
@@ -97,11 +118,13 @@ def stored_shapes(
     """
     packed: dict[str, tuple[int, ...]] = {}
     turned: set[str] = set()
-    for canonical, (outputs, *inputs) in shapes.items():
+    for canonical, shape in shapes.items():
         place = places[canonical]
-        before = packed[place.name][0] if place.name in packed else 0
-        packed[place.name] = (before + outputs, *inputs)
-        turned |= {place.name} if place.in_out else set()
+        outputs, *inputs = shape[1:] if isinstance(place, Stacked) else shape
+        for part in stored_parts(place):
+            before = packed[part.name][0] if part.name in packed else 0
+            packed[part.name] = (before + outputs, *inputs)
+            turned |= {part.name} if part.in_out else set()
     return {name: shape[::-1] if name in turned else shape for name, shape in packed.items()}
 
 
@@ -114,6 +137,10 @@ def unpack(tensor: Any, place: Stored, *, axes: int) -> np.ndarray:
         axes: How many the tensor has.
     """
     outputs = slice(None) if place.outputs is None else slice(*place.outputs)
+    if place.groups > 1:
+        array = np.asarray(tensor[:])
+        grouped = array.reshape(place.groups, -1, *array.shape[1:])[:, outputs]
+        return grouped.reshape(-1, *array.shape[1:])
     if place.in_out and axes == 2:
         return tensor[:, outputs].T
     return tensor[outputs]
@@ -140,12 +167,17 @@ def check_weights(config: ModelConfig, shapes: Mapping[str, tuple[int, ...]]) ->
         WeightError: One is missing (the nearest found is offered), misshapen (both shapes) or
             extra.
     """
-    if fault := weight_fault(weight_shapes(config), shapes, config.family):
+    wanted = weight_shapes(config)
+    kv_names = [name for name in wanted if ".attn.k." in name or ".attn.v." in name]
+    if fault := weight_fault(wanted, shapes, config.family, kv_names):
         raise WeightError(f"check_weights: {fault}")
 
 
 def weight_fault(
-    wanted: Mapping[str, tuple[int, ...]], found: Mapping[str, tuple[int, ...]], family: str
+    wanted: Mapping[str, tuple[int, ...]],
+    found: Mapping[str, tuple[int, ...]],
+    family: str,
+    kv_names: Collection[str] = (),
 ) -> str | None:
     """Return what is wrong with the arrays found, by name and shape; None if they are those wanted.
 
@@ -153,6 +185,7 @@ def weight_fault(
         wanted: Name -> shape, under the names that the reader of the message can look up.
         found: The same of the arrays that are there.
         family: For the message.
+        kv_names: Those whose outputs are the heads of keys or values.
     """
     missing = [name for name in wanted if name not in found]
     extra = [name for name in found if name not in wanted]
@@ -169,6 +202,11 @@ def weight_fault(
         given, right = found[bent[0]], wanted[bent[0]]
         turned = given == right[::-1]
         hint = "Is it stored (in, out)?" if turned else "Do config and weights belong together?"
+        if bent[0] in kv_names and given[1:] == right[1:]:
+            hint += (
+                " A checkpoint's number of KV heads cannot be overridden: another one needs "
+                "conversion and training."
+            )
         return f"weight {bent[0]!r} has shape {given}, expected {right}. {hint}"
     if extra:
         return (

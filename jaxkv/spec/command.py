@@ -21,6 +21,7 @@ from jaxkv.spec.source import open_source, open_tokenizer
 from jaxkv.spec.terminal import Progress, Rows
 
 DTYPES = ("float32", "bfloat16", "float64")
+STORED = "stored"
 LAYOUTS = ("contiguous", "window", "paged")
 
 
@@ -188,6 +189,11 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message}. See {self.prog} --help.\n")
 
 
+def dtype_of(options: argparse.Namespace, checkpoint: Checkpoint) -> str:
+    """Return the dtype that the options ask for, of a given checkpoint."""
+    return checkpoint.dtype if options.dtype == STORED else options.dtype
+
+
 def parser(program: str) -> argparse.ArgumentParser:
     """Return the parser of either twin's command line."""
     top = _Parser(program, description="Generate and score text with a decoder with a KV cache.")
@@ -200,7 +206,12 @@ def parser(program: str) -> argparse.ArgumentParser:
             help="'smollm2', 'kjv', 'reference', the path of a .gguf file or of a Hugging Face "
             "directory, or a hub id",
         )
-        each.add_argument("--dtype", choices=DTYPES, default="float32")
+        each.add_argument(
+            "--dtype",
+            choices=(*DTYPES, STORED),
+            default="float32",
+            help="of weights and cache; 'stored' is that of the file",
+        )
         each.add_argument("--json", action="store_true", help="print one JSON object")
     score.add_argument("--text-file", required=True, metavar="F", help="UTF-8 text")
     _add_generate(generate)

@@ -21,6 +21,12 @@ ACTIVATIONS: dict[str, Activation] = {
     "swish": "silu",
 }
 """Name in config.json -> name in `Mlp.activation`."""
+ACTIVATION_NAMES: dict[Activation, str] = {
+    "gelu": "gelu",
+    "gelu_tanh": "gelu_pytorch_tanh",
+    "silu": "silu",
+}
+"""Name in `Mlp.activation` -> the name in config.json that is written."""
 
 _TRAINING = "training only"
 _CALLER = "what to return is the caller's choice"
@@ -30,6 +36,7 @@ COMMON_IGNORED = {
     "_name_or_path": "where it came from",
     "architectures": "the names of the tensors tell",
     "bos_token_id": "the tokenizer adds it, or nobody",
+    "cache_implementation": "the caller's choice",
     "dtype": "the tensors tell",
     "eos_token_id": "read with the generation config",
     "finetuning_task": _TRAINING,
@@ -76,6 +83,7 @@ class ConfigJson:
 
     def __init__(self, data: Mapping[str, Any], owner: str = "config.json"):
         self.data = {key: value for key, value in data.items() if value is not None}
+        self.nulls = {key for key, value in data.items() if value is None}
         self.owner = owner
 
     def whole(self, key: str, default: int | None = None) -> int:
@@ -88,6 +96,57 @@ class ConfigJson:
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise self.fault(key, "a whole number of at least 1", "Is the file complete?")
         return value
+
+    def whole_or_off(self, key: str, default: int | None) -> int | None:
+        """Return a whole number of at least 1, or None where the key is null.
+
+        For a family in whose library an absent key means the default, but null means off.
+
+        Raises:
+            ConfigError: It is something else.
+        """
+        value = None if key in self.nulls else self.data.get(key, default)
+        return None if value is None else self.whole(key, default)
+
+    def number_or_off(self, key: str, default: float | None) -> float | None:
+        """Return a number above 0, or None where the key is null or 0; absent is the default.
+
+        Raises:
+            ConfigError: It is something else.
+        """
+        value = None if key in self.nulls else self.data.get(key, default)
+        off = value is None or (value == 0 and not isinstance(value, bool))
+        return None if off else self.number(key, default)
+
+    def numbers(self, key: str, count: int) -> tuple[float, ...]:
+        """Return so many numbers above 0.
+
+        Raises:
+            ConfigError: It is missing, or something else.
+        """
+        values = self.data.get(key)
+        right = isinstance(values, list) and all(
+            isinstance(each, int | float) and not isinstance(each, bool) and each > 0
+            for each in values
+        )
+        if not right or len(values or ()) != count:
+            raise self.fault(key, f"{count} numbers above 0", "Is the file complete?")
+        return tuple(float(each) for each in values or ())
+
+    def names(self, key: str, known: Iterable[str], count: int) -> tuple[str, ...] | None:
+        """Return so many of the known names, one a layer; None where the key is absent.
+
+        Raises:
+            ConfigError: It is something else.
+        """
+        values, known = self.data.get(key), sorted(known)
+        if values is None:
+            return None
+        if not isinstance(values, list) or [each for each in values if each not in known]:
+            raise self.fault(key, f"a list of {' and '.join(known)}", "No other is computed here.")
+        if len(values) != count:
+            raise self.fault(key, f"{count} names, one a layer", "Is the file complete?")
+        return tuple(values)
 
     def layers(self, key: str) -> int:
         """Return a number of layers, at most 10,000: a damaged one must not fill the memory.

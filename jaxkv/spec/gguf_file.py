@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jaxkv.spec import families
-from jaxkv.spec.checkpoint import Checkpoint, Weights, check_finite, weight_fault
+from jaxkv.spec.checkpoint import (
+    Checkpoint,
+    Stored,
+    Weights,
+    check_finite,
+    stored_shapes,
+    unpack,
+    weight_fault,
+)
 from jaxkv.spec.config import ModelConfig, weight_shapes
 from jaxkv.spec.errors import ConfigError, JaxkvError, SourceError, WeightError
 from jaxkv.spec.file_start import other_format
@@ -43,7 +51,7 @@ def read_gguf(path: str | os.PathLike[str]) -> Checkpoint:
     try:
         _check_start(path)
         metadata, tensors = _read_header(path)
-        return _checkpoint(metadata, tensors, path.stem)
+        return _checkpoint(metadata, tensors, path)
     except JaxkvError as error:
         fact = " ".join(str(error).removeprefix("config_from_gguf: ").splitlines())
         raise type(error)(f"read_gguf: {path}: {fact}") from None
@@ -112,7 +120,7 @@ def _read_header(path: Path) -> tuple[dict[str, Any], "dict[str, gguf.ReaderTens
 
 
 def _checkpoint(
-    metadata: dict[str, Any], tensors: "Mapping[str, gguf.ReaderTensor]", name: str
+    metadata: dict[str, Any], tensors: "Mapping[str, gguf.ReaderTensor]", path: Path
 ) -> Checkpoint:
     num_parts = metadata.get("split.count", 1)
     if num_parts != 1:
@@ -122,16 +130,15 @@ def _checkpoint(
         )
     family = families.gguf_family(str(metadata.get("general.architecture")))
     config: ModelConfig = family.config_from_gguf(metadata, tensors.keys())
-    # Compared under the file's own names, so that an error names what its reader can look up there.
-    stored = {canonical: given for given, canonical in family.names_from_gguf(config).items()}
-    wanted = {stored[canonical]: shape for canonical, shape in weight_shapes(config).items()}
+    shapes, places = weight_shapes(config), _places(family, config)
     # The reader keeps the order of GGML, innermost first.
     found = {given: tuple(tensor.shape.tolist()[::-1]) for given, tensor in tensors.items()}
-    if fault := weight_fault(wanted, found, config.family):
+    # Compared under the file's own names, so that an error names what its reader can look up there.
+    if fault := weight_fault(stored_shapes(shapes, places), found, config.family):
         raise WeightError(fault)
     entries = {
-        canonical: (shape, _reader(tensors[stored[canonical]]))
-        for canonical, shape in weight_shapes(config).items()
+        canonical: (shape, _reader(path, tensors[places[canonical].name], places[canonical]))
+        for canonical, shape in shapes.items()
     }
     tokenizer = {key: value for key, value in metadata.items() if key.startswith("tokenizer.")}
     return Checkpoint(
@@ -140,7 +147,7 @@ def _checkpoint(
         interleaved_qk=family.GGUF_INTERLEAVED_QK,
         end_ids=_end_ids(metadata.get("tokenizer.ggml.eos_token_id"), config.vocab_size),
         tokenizer_data=tokenizer if "tokenizer.ggml.model" in tokenizer else None,
-        name=name,
+        name=path.stem,
     )
 
 
@@ -155,7 +162,12 @@ def _end_ids(end_id: Any, vocab_size: int) -> tuple[int, ...]:
     return (end_id,)
 
 
-def _reader(tensor: "gguf.ReaderTensor") -> Callable[[], np.ndarray]:
+def _places(family: Any, config: ModelConfig) -> dict[str, Stored]:
+    places: dict[str, Stored] = family.places_from_gguf(config)
+    return places
+
+
+def _reader(path: Path, tensor: "gguf.ReaderTensor", place: Stored) -> Callable[[], np.ndarray]:
     """Return a function that reads one tensor, whose type is checked now."""
     import gguf
 
@@ -168,14 +180,19 @@ def _reader(tensor: "gguf.ReaderTensor") -> Callable[[], np.ndarray]:
             f"tensor {tensor.name!r} has type {kind.name}, expected one that gguf can dequantize. "
             "Take a file of another quantization."
         ) from None
-    return partial(_read, tensor)
+    return partial(_read, path, tensor, place)
 
 
-def _read(tensor: "gguf.ReaderTensor") -> np.ndarray:
+def _read(path: Path, tensor: "gguf.ReaderTensor", place: Stored) -> np.ndarray:
     import gguf
 
+    # Mapped for this reading alone: pages of a mapping that stays count as memory of the process.
+    blocks = tensor.data
+    mapped = np.memmap(path, blocks.dtype, "r", int(tensor.data_offset), blocks.shape)
     with np.errstate(all="ignore"):
-        array = gguf.dequantize(np.asarray(tensor.data), tensor.tensor_type)
+        array = gguf.dequantize(np.asarray(mapped), tensor.tensor_type)
     check_finite("read_gguf", tensor.name, array)
-    # float32 comes back as a read-only view of the file; a twin may want to own or write it.
-    return array if array.flags.writeable else array.copy()
+    part = array if place.outputs is None else unpack(array, place, axes=array.ndim)
+    # float32 comes back as a read-only view of the file, a part as one of the whole; a twin may
+    # want to own or write it.
+    return part if part is array and array.flags.writeable else part.copy()

@@ -7,6 +7,7 @@ not null, else of config.json, else none.
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,7 +15,16 @@ from typing import Any
 import numpy as np
 
 from jaxkv.spec import families
-from jaxkv.spec.checkpoint import Checkpoint, Stored, Weights, stored_shapes, weight_fault
+from jaxkv.spec.checkpoint import (
+    Checkpoint,
+    Place,
+    Stacked,
+    Stored,
+    Weights,
+    stored_parts,
+    stored_shapes,
+    weight_fault,
+)
 from jaxkv.spec.config import ModelConfig, weight_shapes
 from jaxkv.spec.config_json import ConfigJson
 from jaxkv.spec.errors import ConfigError, JaxkvError, SourceError, WeightError
@@ -70,6 +80,7 @@ def _checkpoint(directory: Path) -> Checkpoint:
         end_ids=end_ids,
         tokenizer_data=_tokenizer_data(directory),
         name=directory.resolve().name,
+        dtype=_dtype(family, config, tensors),
     )
 
 
@@ -94,7 +105,7 @@ def _model_type(data: Mapping[str, Any]) -> str:
 
 def _weights(family: ModuleType, config: ModelConfig, tensors: dict[str, Tensor]) -> Weights:
     prefix: str = family.HUGGINGFACE_PREFIX
-    places: dict[str, Stored] = family.places_from_huggingface(config)
+    places: dict[str, Place] = family.places_from_huggingface(config)
     if not any(name.startswith(prefix) for name in tensors):
         places = {name: _without(prefix, place) for name, place in places.items()}
     ignored = re.compile("|".join(family.HUGGINGFACE_IGNORED_TENSORS))
@@ -103,22 +114,42 @@ def _weights(family: ModuleType, config: ModelConfig, tensors: dict[str, Tensor]
         for name, tensor in tensors.items()
         if not ignored.fullmatch(name.removeprefix(prefix))
     }
-    head = kept.pop(places["head.weight"].name, None) if config.tied_head else None
+    head_name, embed_name = (_name(places[f"{part}.weight"]) for part in ("head", "embed"))
+    head = kept.pop(head_name, None) if config.tied_head else None
     shapes = weight_shapes(config)
     # Compared under the file's own names, so that an error names what its reader can look up there.
     found = {name: tensor.shape for name, tensor in kept.items()}
-    if fault := weight_fault(stored_shapes(shapes, places), found, config.family):
+    kv_names = {_name(places[each]) for each in shapes if ".attn.k." in each or ".attn.v." in each}
+    if fault := weight_fault(stored_shapes(shapes, places), found, config.family, kv_names):
         raise WeightError(fault)
     if head is not None:
-        _check_tied(kept[places["embed.weight"].name], head)
+        _check_tied(kept[embed_name], head)
     return Weights({name: (shape, _reader(kept, places[name])) for name, shape in shapes.items()})
 
 
-def _without(prefix: str, place: Stored) -> Stored:
-    return Stored(place.name.removeprefix(prefix), place.outputs, place.in_out)
+def _name(place: Place) -> str:
+    return stored_parts(place)[0].name
 
 
-def _reader(tensors: Mapping[str, Tensor], place: Stored) -> Any:
+def _dtype(family: ModuleType, config: ModelConfig, tensors: dict[str, Tensor]) -> str:
+    name = _name(family.places_from_huggingface(config)["embed.weight"])
+    bare = name.removeprefix(family.HUGGINGFACE_PREFIX)
+    return (tensors.get(name) or tensors[bare]).dtype.name
+
+
+def _without(prefix: str, place: Place) -> Place:
+    if isinstance(place, Stacked):
+        return Stacked(tuple(_bare(prefix, part) for part in place.parts))
+    return _bare(prefix, place)
+
+
+def _bare(prefix: str, part: Stored) -> Stored:
+    return replace(part, name=part.name.removeprefix(prefix))
+
+
+def _reader(tensors: Mapping[str, Tensor], place: Place) -> Any:
+    if isinstance(place, Stacked):
+        return lambda: np.stack([tensors[part.name].read(part) for part in place.parts])
     return lambda: tensors[place.name].read(place)
 
 

@@ -11,23 +11,26 @@ def random_arrays(config: ModelConfig, seed: int, *, peak: float = 1.2) -> dict[
     """Return float64 weights under canonical names that let faults show.
 
     Embeddings (and learned positions) are N(0, 1), matrices N(0, peak / fan_in^(1/2)), norm gains 1
-    + N(0, 0.3) and biases N(0, 0.3): attention is peaked, and no gain or bias is trivial. Each
-    tensor has its own stream, drawn from the seed and its name, so that a config with one layer
-    more keeps the weights of the others.
+    + N(0, 0.3) (their weights N(0, 0.3) where the norm adds the 1) and biases N(0, 0.3): attention
+    is peaked, and no gain or bias is trivial. Each tensor has its own stream, drawn from the seed
+    and its name, so that a config with one layer more keeps the weights of the others.
 
     Args:
         config: The decoder.
         seed: Any whole number of at least 0.
         peak: Spread of the matrices; q and k get it on top of each other, which sharpens attention.
     """
-    return {name: _draw(name, shape, seed, peak) for name, shape in weight_shapes(config).items()}
+    center = 0.0 if config.norm.plus_one else 1.0
+    return {
+        name: _draw(name, shape, seed, peak, center)
+        for name, shape in weight_shapes(config).items()
+    }
 
 
-def _draw(name: str, shape: tuple[int, ...], seed: int, peak: float) -> np.ndarray:
+def _draw(name: str, shape: tuple[int, ...], seed: int, peak: float, center: float) -> np.ndarray:
     noise = np.random.default_rng([seed, zlib.crc32(name.encode())]).standard_normal(shape)
     if name in ("embed.weight", "position.weight"):
         return noise
-    if len(shape) == 2:
-        return noise * (peak * shape[1] ** -0.5)
-    gain = 1.0 if name.endswith("norm.weight") else 0.0
-    return gain + 0.3 * noise
+    if len(shape) >= 2:
+        return noise * (peak * shape[-1] ** -0.5)
+    return (center if name.endswith("norm.weight") else 0.0) + 0.3 * noise

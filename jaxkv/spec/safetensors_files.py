@@ -29,12 +29,16 @@ class Tensor:
     Attributes:
         name: In the file.
         shape: As the file's header has it.
-        source: Of the safetensors library; gives an array when indexed by slices.
+        dtype: Of its numbers.
+        path: The file.
+        start_bytes: Where in it the numbers begin.
     """
 
     name: str
     shape: tuple[int, ...]
-    source: Any
+    dtype: np.dtype
+    path: Path
+    start_bytes: int
 
     def read(self, place: Stored) -> np.ndarray:
         """Return the weight that stands at `place` in it, in the dtype of the file.
@@ -42,11 +46,13 @@ class Tensor:
         Raises:
             WeightError: A value is not finite.
 
-        Cost: one copy of that part.
+        Cost: no copy, but pages of the file, which count as memory of the process until the array
+        is dropped; what is written to it goes to pages of its own.
         """
-        array = unpack(self.source, place, axes=len(self.shape))
+        mapped = np.memmap(self.path, self.dtype, "c", self.start_bytes, self.shape)
+        array = unpack(np.asarray(mapped), place, axes=len(self.shape))
         check_finite("read_huggingface", self.name, array)
-        return np.array(array, order="C")
+        return array
 
 
 def open_tensors(directory: Path) -> dict[str, Tensor]:
@@ -121,22 +127,39 @@ def open_file(path: Path) -> dict[str, Tensor]:
         start = file.read(32)
     _check_start(path, start)
     try:
-        handle: Any = safetensors.safe_open(path, framework="numpy")
-        sources = {name: handle.get_slice(name) for name in handle.keys()}  # noqa: SIM118 no dict
+        with safetensors.safe_open(path, framework="numpy") as handle:
+            slices = {name: handle.get_slice(name) for name in handle.keys()}  # noqa: SIM118 no dict
+            _check_dtypes(path, slices)
+            # The library gives numpy's dtype, also of those that numpy has not, with an array.
+            dtypes = {name: each[:0].dtype for name, each in slices.items() if each.get_shape()}
     except safetensors.SafetensorError as error:
-        size_bytes, whole_bytes = path.stat().st_size, _whole_bytes(path)
-        wanted = "" if whole_bytes is None else f", expected {whole_bytes:,}"
+        size_bytes, header = path.stat().st_size, _header(path)
+        wanted = "" if header is None else f", expected {header[1] + _data_bytes(header[0]):,}"
         raise WeightError(
             f"{path.name} is cut or damaged: it holds {size_bytes:,} bytes{wanted}, and "
             f"safetensors says {str(error)[:100]!r}. Download it again."
         ) from None
-    for name, source in sources.items():
-        if source.get_dtype() not in _DTYPES:
+    header = _header(path)
+    assert header is not None  # the library has read it
+    return {
+        name: Tensor(
+            name,
+            tuple(entry["shape"]),
+            dtypes.get(name, np.dtype(np.float32)),
+            path,
+            header[1] + entry["data_offsets"][0],
+        )
+        for name, entry in header[0].items()
+    }
+
+
+def _check_dtypes(path: Path, slices: Mapping[str, Any]) -> None:
+    for name, each in slices.items():
+        if each.get_dtype() not in _DTYPES:
             raise WeightError(
-                f"tensor {name!r} of {path.name} has dtype {source.get_dtype()}, expected one of "
+                f"tensor {name!r} of {path.name} has dtype {each.get_dtype()}, expected one of "
                 f"{', '.join(_DTYPES)}. Take a checkpoint that is not quantized."
             )
-    return {name: Tensor(name, tuple(s.get_shape()), s) for name, s in sources.items()}
 
 
 def _check_start(path: Path, start: bytes) -> None:
@@ -158,15 +181,20 @@ def _check_start(path: Path, start: bytes) -> None:
         )
 
 
-def _whole_bytes(path: Path) -> int | None:
-    """Return how long the header says that its file is; None if it cannot be read."""
+def _header(path: Path) -> tuple[dict[str, Any], int] | None:
+    """Return the tensors that a file says it has, and where their numbers begin; None if broken."""
     with path.open("rb") as file, contextlib.suppress(ValueError, TypeError, LookupError):
         length = int.from_bytes(file.read(8), "little")
         if length < 1 << 27:
             header = json.loads(file.read(length))
-            ends = [v["data_offsets"][1] for k, v in header.items() if k != "__metadata__"]
-            return 8 + length + max(ends, default=0)
+            header.pop("__metadata__", None)
+            _data_bytes(header)
+            return header, 8 + length
     return None
+
+
+def _data_bytes(header: Mapping[str, Any]) -> int:
+    return max((entry["data_offsets"][1] for entry in header.values()), default=0)
 
 
 def _files_of_index(index: Mapping[str, Any]) -> dict[str, list[str]]:

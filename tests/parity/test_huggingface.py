@@ -5,6 +5,7 @@ Covers KV-49 and KV-50 (scaled rotary positions) and KV-59 (GPT-2's transposed, 
 
 import importlib
 import json
+from argparse import Namespace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 import torch
 
 from crosscheck import assert_agree, decode, semantic
+from jaxkv.spec import command
 from jaxkv.spec.huggingface import read_huggingface
 from jaxkv.weights import from_arrays
 from tests.tiny import TWINS, Cell, new_subject
@@ -266,6 +268,8 @@ def test_bfloat16_weights_are_read_as_stored_and_upcast_exactly(twin, tmp_path):
 
     arrays = make.to_arrays(make.from_arrays(checkpoint.config, checkpoint.weights))
 
+    assert command.dtype_of(Namespace(dtype="stored"), checkpoint) == "bfloat16"
+    assert command.dtype_of(Namespace(dtype="float64"), checkpoint) == "float64"
     for name, array in checkpoint.weights.items():
         assert array.dtype == ml_dtypes.bfloat16
         np.testing.assert_array_equal(arrays[name], array.astype(np.float32), strict=True)

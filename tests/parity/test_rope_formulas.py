@@ -9,8 +9,9 @@ import math
 import numpy as np
 import pytest
 
-from crosscheck.decoder import _gelu_tanh, _rotate
-from jaxkv.spec.config import Llama3Scaling
+from crosscheck.decoder import _gelu_tanh
+from crosscheck.decoder_rope import rotate
+from jaxkv.spec.config import Llama3Scaling, Rope
 from tests.tiny import TWINS
 
 SCALING = Llama3Scaling(8.0, 1.0, 4.0, 64)
@@ -36,18 +37,21 @@ def ops_of(twin):
     return importlib.import_module(f"{twin}.ops")
 
 
-def table(twin, position, *, dtype="float64", **options):
+def table(twin, position, *, dtype="float64", theta, rotary_dim, scaling=None):
     """Return the table's angles as complex numbers of length 1, [T, R]."""
-    (at_BT,) = arrays_of(twin, np.asarray([position], np.int32))
-    cos, sin = ops_of(twin).rope_table(at_BT, dtype=dtype_of(twin, dtype), **options)
+    at_BT, length_B = arrays_of(
+        twin, np.asarray([position], np.int32), np.asarray([len(position)], np.int32)
+    )
+    rope = Rope(theta, rotary_dim, scaling)
+    cos, sin = ops_of(twin).rope_table(at_BT, length_B, rope=rope, dtype=dtype_of(twin, dtype))
     return np.asarray(cos)[0] + 1j * np.asarray(sin)[0]
 
 
 @pytest.mark.parametrize("twin", TWINS)
 def test_scaled_frequencies_are_the_known_ones(twin):
-    (frequency_R,) = arrays_of(twin, 1e4 ** (-np.arange(4) / 4))
+    frequency_R, length_B = arrays_of(twin, 1e4 ** (-np.arange(4) / 4), np.int32([256]))
 
-    scaled_R = ops_of(twin).scale_frequencies(frequency_R, scaling=SCALING)
+    scaled_R = ops_of(twin).scale_frequencies(frequency_R, length_B, rope=Rope(1e4, 8, SCALING))
 
     np.testing.assert_allclose(np.asarray(scaled_R), [1, 0.0130423, 0.00125, 0.000125], atol=5e-8)
 
@@ -62,7 +66,7 @@ def test_scaled_tables_agree_with_the_numpy_decoder_past_the_original_length(twi
         twin, range(256), theta=1e4, rotary_dim=8, scaling=scaling
     )
 
-    oracle = _rotate({"theta": 1e4, "rotary_dim": 8, "scaling": vars(scaling)}, x_TNH)[:, 0]
+    oracle = rotate({"theta": 1e4, "rotary_dim": 8, "scaling": vars(scaling)}, x_TNH)[:, 0]
     np.testing.assert_allclose(turned, oracle[:, :4] + 1j * oracle[:, 4:], atol=1e-12)
 
 
@@ -81,10 +85,12 @@ def test_the_factor_of_the_config_is_the_one_that_counts(twin):
 def test_partial_rotary_turns_pairs_of_the_rotary_width_and_leaves_the_rest(twin):
     """KV-51."""
     x_BTNH = np.random.default_rng(1).standard_normal((1, 64, 1, 16))
-    at_BT, x = arrays_of(twin, np.arange(64, dtype=np.int32)[None], x_BTNH)
-    ops = ops_of(twin)
+    at_BT, length_B, x = arrays_of(
+        twin, np.arange(64, dtype=np.int32)[None], np.int32([64]), x_BTNH
+    )
+    ops, rope, dtype = ops_of(twin), Rope(50.0, 4), dtype_of(twin, "float64")
 
-    cos, sin = ops.rope_table(at_BT, theta=50.0, rotary_dim=4, dtype=dtype_of(twin, "float64"))
+    cos, sin = ops.rope_table(at_BT, length_B, rope=rope, dtype=dtype)
     y_TH = np.asarray(ops.apply_rope(x, cos, sin))[0, :, 0]
 
     x_TH = x_BTNH[0, :, 0]

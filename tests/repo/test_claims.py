@@ -119,7 +119,7 @@ def raised(root: Path, kind: str) -> list[str]:
 
     A config raises its one class through helpers.
     """
-    helpers = {"_require"} if kind == "ConfigError" else set()
+    helpers = {"require"} if kind == "ConfigError" else set()
     return [
         message(argument)
         for _, tree in modules(root, "jaxkv", "torchkv", "crosscheck")

@@ -25,12 +25,18 @@ def config() -> ModelConfig:
     return families.preset("reference")
 
 
+def canonical_names(checkpoint):
+    """Return GGUF's name of each tensor -> ours."""
+    places = families.family("llama").places_from_gguf(checkpoint.config)
+    return {place.name: name for name, place in places.items()}
+
+
 def test_written_weights_read_back_equal_under_canonical_names(
     tiny_gguf: Path, tiny_tensors: dict[str, np.ndarray]
 ):
     checkpoint = read_gguf(tiny_gguf)
 
-    names = families.family("llama").names_from_gguf(checkpoint.config)
+    names = canonical_names(checkpoint)
     assert set(checkpoint.weights) == {names[given] for given in tiny_tensors}
     for given, tensor in tiny_tensors.items():
         np.testing.assert_array_equal(checkpoint.weights[names[given]], tensor, strict=True)
@@ -40,7 +46,7 @@ def test_same_fields_as_the_reader_of_the_gguf_package(tiny_gguf: Path):
     checkpoint = read_gguf(tiny_gguf)
     reader = gguf.GGUFReader(tiny_gguf)
 
-    names = families.family("llama").names_from_gguf(checkpoint.config)
+    names = canonical_names(checkpoint)
     theirs = {names[t.name]: tuple(int(n) for n in t.shape[::-1]) for t in reader.tensors}
     assert checkpoint.weights.shapes == theirs
     for tensor in reader.tensors:
@@ -337,6 +343,7 @@ def test_unknown_architecture_names_the_known_ones(write_gguf: WriteGguf):
         read_gguf(path)
 
     assert str(error.value) == (
-        f"read_gguf: {path}: gguf_family: architecture is 'mamba', expected one of llama. "
+        f"read_gguf: {path}: gguf_family: architecture is 'mamba', expected one of gemma3, gpt2, "
+        "llama, phi3, qwen2, qwen3. "
         "Write a file for it in jaxkv/spec/families and add it to the table there."
     )

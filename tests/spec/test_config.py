@@ -115,7 +115,7 @@ REFUSALS = [
     ),
     (
         lambda: Norm.from_dict({"kind": "rms", "eps": 1.0, "zzz": 0}),
-        "Norm: unknown key 'zzz'. Known: eps, kind.",
+        "Norm: unknown key 'zzz'. Known: eps, kind, plus_one.",
     ),
     (lambda: Norm.from_dict({"kind": "rms"}), "Norm: key 'eps' is missing. Add it."),
 ]

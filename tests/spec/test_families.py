@@ -15,6 +15,10 @@ from jaxkv.spec.errors import ConfigError
 from jaxkv.spec.gguf_file import read_gguf
 
 WriteGguf = Callable[..., Path]
+ALL = (
+    "gemma2, gemma3, gpt2, gpt_neox, llama, mistral, mixtral, phi3, qwen2, qwen3, qwen3_moe, "
+    "reference"
+)
 NEXT = "Write a file for it in jaxkv/spec/families and add it to the table there."
 
 
@@ -23,12 +27,13 @@ NEXT = "Write a file for it in jaxkv/spec/families and add it to the table there
     [
         pytest.param(
             lambda: families.family("lama"),
-            f"family: name is 'lama', expected one of gpt2, llama, reference. {NEXT}",
+            f"family: name is 'lama', expected one of {ALL}. {NEXT}",
             id="family",
         ),
         pytest.param(
             lambda: families.gguf_family("reference"),
-            f"gguf_family: architecture is 'reference', expected one of llama. {NEXT}",
+            f"gguf_family: architecture is 'reference', expected one of gemma3, gpt2, llama, "
+            f"phi3, qwen2, qwen3. {NEXT}",
             id="gguf",
         ),
         pytest.param(

@@ -91,7 +91,7 @@ def test_line_break_in_a_key_leaves_the_error_in_one_line(tiny_gguf: Path, tmp_p
 
     assert refusal(path) == (
         f"read_gguf: {path}: llama.vocab size is 97, expected no such key "
-        "(it may change the function). Take a checkpoint without it."
+        "(it may change the function). Did you mean 'vocab_size'?"
     )
 
 

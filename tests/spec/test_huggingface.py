@@ -234,14 +234,15 @@ def test_every_spelling_of_rotary_positions_is_read(
 
 
 OTHER = "No other is computed here; take another checkpoint."
+KINDS = "default, dynamic, linear, llama3, longrope, su, yarn"
 REFUSED = [
     (
-        {"rope_parameters": {"rope_type": "yarn", "factor": 4.0}},
-        f"rope_parameters: rope_type is 'yarn', expected one of default, llama3. {OTHER}",
+        {"rope_parameters": {"rope_type": "proportional", "factor": 4.0}},
+        f"rope_parameters: rope_type is 'proportional', expected one of {KINDS}. {OTHER}",
     ),
     (
-        {"rope_parameters": None, "rope_scaling": {"type": "dynamic", "factor": 2.0}},
-        f"rope_scaling: type is 'dynamic', expected one of default, llama3. {OTHER}",
+        {"rope_parameters": None, "rope_scaling": {"type": "ntk", "factor": 2.0}},
+        f"rope_scaling: type is 'ntk', expected one of {KINDS}. {OTHER}",
     ),
     (
         {"rope_parameters": LLAMA3 | {"factor": None}},
@@ -313,7 +314,8 @@ REFUSED = [
     ),
     (
         {"model_type": "mamba"},
-        "model_type is 'mamba', expected one of gpt2, llama. "
+        "model_type is 'mamba', expected one of gemma2, gemma3_text, gpt2, gpt_neox, llama, "
+        "mistral, mixtral, phi3, qwen2, qwen3, qwen3_moe. "
         "Write a file for it in jaxkv/spec/families and add it to the table there.",
     ),
     (
@@ -328,7 +330,6 @@ REFUSED = [
 def test_config_that_changes_the_function_is_refused_before_any_weight(
     hf_directory: Write, config: Mapping[str, Any], fact: str
 ):
-    """KV-52."""
     path = hf_directory(config)
     (path / "model.safetensors").write_bytes(b"")
 
@@ -383,3 +384,11 @@ def test_absent_directory_and_config_are_named(hf_directory: Write, tmp_path: Pa
 )
 def test_config_that_is_no_json_object_is_refused(hf_directory: Write, text: str, fact: str):
     assert refusal(hf_directory(files={"config.json": text})) == fact
+
+
+def test_another_number_of_kv_heads_than_the_weights_have_is_refused(hf_directory: Write):
+    assert refusal(hf_directory({"num_key_value_heads": 6})) == (
+        "weight 'model.layers.0.self_attn.k_proj.weight' has shape (54, 64), expected (108, 64). "
+        "Do config and weights belong together? A checkpoint's number of KV heads cannot be "
+        "overridden: another one needs conversion and training."
+    )

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crosscheck import DecoderError, assert_agree, decode, semantic
-from crosscheck.decoder import _attend_one_head, _gelu, _gelu_tanh, _rotate, _silu, greedy
+from crosscheck.decoder import _attend_one_head, _gelu, _gelu_tanh, _silu, greedy
+from crosscheck.decoder_rope import rotate
 
 RULE = {"head_dim": 4, "window": None, "soft_cap": None}
 
@@ -72,7 +73,7 @@ def test_rotation_turns_the_complex_pair_i_and_i_plus_r(rotary_dim):
     x_TNH = np.random.default_rng(0).standard_normal((5, 3, 8))
     r = rotary_dim // 2
 
-    y_TNH = _rotate({"theta": 50.0, "rotary_dim": rotary_dim, "scaling": None}, x_TNH)
+    y_TNH = rotate({"theta": 50.0, "rotary_dim": rotary_dim, "scaling": None}, x_TNH)
 
     speed_R = 50.0 ** (-np.arange(r) / r)
     turn_TR = np.exp(1j * np.arange(5)[:, None] * speed_R)
@@ -87,7 +88,7 @@ def test_rotated_scores_depend_on_distance_only():
     q_TNH = np.tile(np.random.default_rng(0).standard_normal((1, 1, 8)), (9, 1, 1))
     k_TNH = np.tile(np.random.default_rng(1).standard_normal((1, 1, 8)), (9, 1, 1))
 
-    scores_TT = _rotate(rope, q_TNH)[:, 0] @ _rotate(rope, k_TNH)[:, 0].T
+    scores_TT = rotate(rope, q_TNH)[:, 0] @ rotate(rope, k_TNH)[:, 0].T
 
     np.testing.assert_allclose(scores_TT[1:, 1:], scores_TT[:-1, :-1], atol=1e-13)
 
@@ -101,7 +102,7 @@ def test_queries_and_keys_are_rotated_and_values_are_not(make_config, make_array
 
     rope = rotary["layers"][0]["attention"]["rope"]
     for part in ("q", "k"):
-        turned_TNH = _rotate(rope, plain_taps[f"layers.0.{part}"][0])
+        turned_TNH = rotate(rope, plain_taps[f"layers.0.{part}"][0])
         np.testing.assert_array_equal(taps[f"layers.0.{part}"][0], turned_TNH)
         assert np.any(taps[f"layers.0.{part}"] != plain_taps[f"layers.0.{part}"])
     np.testing.assert_array_equal(taps["layers.0.v"], plain_taps["layers.0.v"])

@@ -1,11 +1,15 @@
 """The families by name: one file each, found through the tables below and imported when asked for.
 
 What a family that GGUF files hold offers: `config_from_gguf(metadata, tensor_names)`,
-`names_from_gguf(config)` (GGUF tensor name -> canonical name) and the fact `GGUF_INTERLEAVED_QK`.
+`places_from_gguf(config)` (canonical name -> where the file keeps it) and the fact
+`GGUF_INTERLEAVED_QK`.
 One that Hugging Face directories hold: `config_from_huggingface(config_json)`,
 `places_from_huggingface(config)` (canonical name -> where the file keeps it) and the facts
-`HUGGINGFACE_PREFIX` (of tensor names, left out by some files) and `HUGGINGFACE_IGNORED_TENSORS`
-(pattern -> why it is not read). A preset's family offers `preset()`.
+`HUGGINGFACE_PREFIX` (of tensor names, left out by some files), `HUGGINGFACE_IGNORED_TENSORS`
+(pattern -> why it is not read), and of the keys of config.json `HUGGINGFACE_READ`,
+`HUGGINGFACE_IGNORED` (key -> why) and `HUGGINGFACE_NEUTRAL` (key -> the only supported value); for
+writing one, `config_to_huggingface(config)` and the fact `HUGGINGFACE_ARCHITECTURE`.
+A preset's family offers `preset()`.
 """
 
 import importlib
@@ -14,13 +18,35 @@ from types import ModuleType
 from jaxkv.spec.config import ModelConfig
 from jaxkv.spec.errors import ConfigError
 
-_FAMILIES = {
-    "gpt2": "jaxkv.spec.families.gpt2",
-    "llama": "jaxkv.spec.families.llama",
-    "reference": "jaxkv.spec.families.reference",
+_NAMES = (
+    "gemma2",
+    "gemma3",
+    "gpt2",
+    "gpt_neox",
+    "llama",
+    "mistral",
+    "mixtral",
+    "phi3",
+    "qwen2",
+    "qwen3",
+    "qwen3_moe",
+    "reference",
+)
+_FAMILIES = {name: f"jaxkv.spec.families.{name}" for name in _NAMES}
+_GGUF_ARCHITECTURES = {name: name for name in ("gemma3", "gpt2", "llama", "phi3", "qwen2", "qwen3")}
+_HUGGINGFACE_MODEL_TYPES = {
+    "gemma2": "gemma2",
+    "gemma3_text": "gemma3",
+    "gpt2": "gpt2",
+    "gpt_neox": "gpt_neox",
+    "llama": "llama",
+    "mistral": "mistral",
+    "mixtral": "mixtral",
+    "phi3": "phi3",
+    "qwen2": "qwen2",
+    "qwen3": "qwen3",
+    "qwen3_moe": "qwen3_moe",
 }
-_GGUF_ARCHITECTURES = {"llama": "llama"}
-_HUGGINGFACE_MODEL_TYPES = {"gpt2": "gpt2", "llama": "llama"}
 _PRESETS = {"reference": "reference"}
 
 
@@ -50,6 +76,21 @@ def huggingface_family(model_type: str) -> ModuleType:
     """
     known = _HUGGINGFACE_MODEL_TYPES
     return family(_look_up("huggingface_family", "model_type", model_type, known))
+
+
+def huggingface_model_types() -> tuple[str, ...]:
+    """Return the model types that `huggingface_family` accepts."""
+    return tuple(_HUGGINGFACE_MODEL_TYPES)
+
+
+def huggingface_model_type(name: str) -> str:
+    """Return the `model_type` of the family called `name`.
+
+    Raises:
+        ConfigError: The family has no Hugging Face directories (those that have are listed).
+    """
+    types = {family: model_type for model_type, family in _HUGGINGFACE_MODEL_TYPES.items()}
+    return _look_up("huggingface_model_type", "family", name, types)
 
 
 def presets() -> tuple[str, ...]:

@@ -4,11 +4,19 @@ Source: transformers 5.24, `models/gpt2`: its Conv1D holds matrices (in, out), a
 queries, then all keys, then all values.
 """
 
-from jaxkv.spec.checkpoint import Stored
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from jaxkv.spec import llama_gguf
+from jaxkv.spec.checkpoint import Place, Stored
 from jaxkv.spec.config import Attention, Layer, Mlp, ModelConfig, Norm
 from jaxkv.spec.config_json import ACTIVATIONS, COMMON_IGNORED, COMMON_NEUTRAL, ConfigJson
 from jaxkv.spec.errors import ConfigError
+from jaxkv.spec.gguf_keys import NEUTRAL, GgufKeys
 
+GGUF_INTERLEAVED_QK = False
+"""Only arch `llama` permutes rows."""
+HUGGINGFACE_ARCHITECTURE = "GPT2LMHeadModel"
 HUGGINGFACE_PREFIX = "transformer."
 """Files saved from the bare decoder, the published ones among them, leave it out."""
 HUGGINGFACE_IGNORED_TENSORS = {r"h\.\d+\.attn\.(masked_)?bias": "the causal mask, stored"}
@@ -31,7 +39,7 @@ _LAYER_NAMES: dict[str, tuple[str, int | None, bool]] = {
     "mlp.up": ("mlp.c_fc", None, True),
     "mlp.down": ("mlp.c_proj", None, True),
 }
-_READ = {
+HUGGINGFACE_READ = {
     "activation_function",
     "layer_norm_epsilon",
     "n_ctx",
@@ -43,7 +51,7 @@ _READ = {
     "tie_word_embeddings",
     "vocab_size",
 }
-_IGNORED = COMMON_IGNORED | {
+HUGGINGFACE_IGNORED = COMMON_IGNORED | {
     "attn_pdrop": "training only",
     "embd_pdrop": "training only",
     "resid_pdrop": "training only",
@@ -53,17 +61,36 @@ _IGNORED = COMMON_IGNORED | {
     "summary_type": "of a classifier",
     "summary_use_proj": "of a classifier",
 }
-_NEUTRAL = COMMON_NEUTRAL | {
+_GGUF_NAMES = {
+    "attn_norm": "attn_norm",
+    "attn.o": "attn_output",
+    "mlp_norm": "ffn_norm",
+    "mlp.up": "ffn_up",
+    "mlp.down": "ffn_down",
+}
+_GGUF_READ = {
+    "attention.head_count",
+    "attention.head_count_kv",
+    "attention.layer_norm_epsilon",
+    "block_count",
+    "context_length",
+    "embedding_length",
+    "feed_forward_length",
+    "vocab_size",
+}
+# Weight and bias of five parts and of the packed q, k and v.
+_GGUF_TENSORS_A_LAYER = 12
+HUGGINGFACE_NEUTRAL = COMMON_NEUTRAL | {
     "reorder_and_upcast_attn": False,
     "scale_attn_by_inverse_layer_idx": False,
     "scale_attn_weights": True,
 }
 
 
-def places_from_huggingface(config: ModelConfig) -> dict[str, Stored]:
+def places_from_huggingface(config: ModelConfig) -> dict[str, Place]:
     """Return where a Hugging Face checkpoint keeps each weight, the head's too when it is tied."""
     width = config.width
-    places = {name: Stored(given) for name, given in _MODEL_NAMES.items()}
+    places: dict[str, Place] = {name: Stored(given) for name, given in _MODEL_NAMES.items()}
     for i in range(config.num_layers):
         for name, (given, part, in_out) in _LAYER_NAMES.items():
             outputs = None if part is None else (part * width, (part + 1) * width)
@@ -80,7 +107,7 @@ def config_from_huggingface(data: ConfigJson) -> ModelConfig:
         ConfigError: A key is missing or out of range, or changes the function in a way that is not
             supported; each is named.
     """
-    data.check_keys(_READ, _IGNORED, _NEUTRAL)
+    data.check_keys(HUGGINGFACE_READ, HUGGINGFACE_IGNORED, HUGGINGFACE_NEUTRAL)
     width, heads = data.whole("n_embd"), data.whole("n_head")
     positions = data.whole("n_positions")
     if width % heads:
@@ -114,5 +141,78 @@ def config_from_huggingface(data: ConfigJson) -> ModelConfig:
         norm=Norm(kind="layer", eps=data.number("layer_norm_epsilon", 1e-5)),
         learned_positions=True,
         tied_head=data.flag("tie_word_embeddings", True),
+        head_bias=False,
+    )
+
+
+def config_to_huggingface(config: ModelConfig) -> dict[str, Any]:
+    """Return the `config.json` of a model, without what all families' have."""
+    mlp = config.layers[0].mlp
+    assert isinstance(mlp, Mlp)  # the family has no experts
+    return {
+        "activation_function": "gelu_new" if mlp.activation == "gelu_tanh" else mlp.activation,
+        "layer_norm_epsilon": config.norm.eps,
+        "n_embd": config.width,
+        "n_head": config.layers[0].attention.num_heads,
+        "n_inner": mlp.width,
+        "n_layer": config.num_layers,
+        "n_positions": config.max_positions,
+        "tie_word_embeddings": config.tied_head,
+        "vocab_size": config.vocab_size,
+    }
+
+
+def places_from_gguf(config: ModelConfig) -> dict[str, Place]:
+    """Return where a GGUF file keeps each weight: matrices (out, in), q, k and v packed."""
+    places = llama_gguf.places(config, _GGUF_NAMES)
+    for i in range(config.num_layers):
+        for part, name in enumerate("qkv"):
+            span = (part * config.width, (part + 1) * config.width)
+            for kind in ("weight", "bias"):
+                packed = Stored(f"blk.{i}.attn_qkv.{kind}", span)
+                places[f"layers.{i}.attn.{name}.{kind}"] = packed
+    return places
+
+
+def config_from_gguf(metadata: Mapping[str, Any], tensor_names: Collection[str]) -> ModelConfig:
+    """Return the config that GGUF metadata of arch `gpt2` describes.
+
+    Args:
+        metadata: Key -> value of the whole file.
+        tensor_names: GGUF names of the tensors in the file.
+
+    Raises:
+        ConfigError: A key is missing or out of range, or a key or tensor changes the function in a
+            way that is not supported; each is named.
+    """
+    keys = GgufKeys(metadata, "gpt2")
+    keys.check(_GGUF_READ, NEUTRAL, tensor_names)
+    width, heads = keys.whole("embedding_length"), keys.whole("attention.head_count")
+    if width % heads or keys.whole("attention.head_count_kv", heads) != heads:
+        raise keys.fault(
+            "attention.head_count",
+            f"a divisor of embedding_length {width}, and as many KV heads",
+            "Is the file complete?",
+        )
+    attention = Attention(
+        num_heads=heads,
+        num_kv_heads=heads,
+        head_dim=width // heads,
+        window=None,
+        rope=None,
+        qkv_bias=True,
+        out_bias=True,
+    )
+    mlp = Mlp(keys.whole("feed_forward_length"), "gelu_tanh", gated=False, bias=True)
+    layers = llama_gguf.num_layers(keys, tensor_names, _GGUF_TENSORS_A_LAYER)
+    return ModelConfig(
+        family="gpt2",
+        vocab_size=llama_gguf.vocab_size(keys),
+        width=width,
+        max_positions=keys.whole("context_length"),
+        layers=(Layer(attention, mlp),) * layers,
+        norm=Norm(kind="layer", eps=keys.number("attention.layer_norm_epsilon")),
+        learned_positions=True,
+        tied_head="output.weight" not in tensor_names,
         head_bias=False,
     )

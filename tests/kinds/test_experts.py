@@ -1,0 +1,95 @@
+"""Experts: the routed ones alone are computed, whatever the others hold, in steps of any length."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from crosscheck import Disagreement, assert_agree, decode, semantic
+from jaxkv.spec.config import Experts, Mlp
+from jaxkv.spec.random_weights import random_arrays
+from tests.tiny import CONFIGS, TWINS, Cell, module
+
+EXPERTS = Experts(7, 2, normalized=True, expert=Mlp(52, "silu", gated=True, bias=False))
+CONFIG = replace(CONFIGS["llama"], layers=(replace(CONFIGS["llama"].layers[1], mlp=EXPERTS),))
+ARRAYS = random_arrays(CONFIG, seed=7)
+ROUTER = ARRAYS["layers.0.mlp.router.weight"]
+twins = pytest.mark.parametrize("twin", TWINS)
+
+
+def mix(twin, x_BTD, arrays):
+    """Return what the experts of the only layer make of the tokens."""
+    model = module(Cell(twin, "", ""), "weights").from_arrays(CONFIG, arrays, dtype="float64")
+    params = module(Cell(twin, "", ""), "model").params_of(model)["layers"][0]["mlp"]
+    if twin == "jaxkv":
+        import jax.numpy as jnp
+
+        return np.asarray(
+            module(Cell(twin, "", ""), "experts").mix(params, jnp.asarray(x_BTD), EXPERTS)
+        )
+    import torch
+
+    return module(Cell(twin, "", ""), "experts").mix(params, torch.tensor(x_BTD), EXPERTS).numpy()
+
+
+def by_hand(x_BTD):
+    """Return the same, token by token."""
+    gate, up, down = (
+        ARRAYS[f"layers.0.mlp.experts.{part}.weight"] for part in ("gate", "up", "down")
+    )
+    y_BTD = np.zeros_like(x_BTD)
+    for place in np.ndindex(x_BTD.shape[:2]):
+        x_D = x_BTD[place]
+        chosen = np.argsort(-ROUTER @ x_D)[:2]
+        share = np.exp(ROUTER[chosen] @ x_D)
+        for z, weight in zip(chosen, share / share.sum(), strict=True):
+            gate_F = gate[z] @ x_D
+            y_BTD[place] += weight * (down[z] @ (gate_F / (1 + np.exp(-gate_F)) * (up[z] @ x_D)))
+    return y_BTD
+
+
+@twins
+@pytest.mark.parametrize("shape", [(1, 1), (3, 1), (1, 4), (2, 37)], ids=str)
+def test_each_token_has_the_weighted_sum_of_its_two_experts(twin, shape):
+    x_BTD = np.random.default_rng(0).standard_normal((*shape, 40))
+
+    assert_agree(mix(twin, x_BTD, ARRAYS), by_hand(x_BTD), semantic(), name="mlp")
+
+
+@twins
+@pytest.mark.parametrize("shape", [(1, 1), (2, 37)], ids=str)
+def test_experts_that_nobody_chose_are_not_touched(twin, shape):
+    """All that they hold is NaN: in a decode step, and in one of many tokens."""
+    x_BTD = np.random.default_rng(1).standard_normal((*shape, 40))
+    # Two of the seven are never chosen, were there any number of tokens.
+    router = ROUTER.copy()
+    x_BTD[..., 0] = 1
+    router[[1, 4], 0] -= 1000
+    chosen = np.argsort(-(x_BTD @ router.T), axis=-1)[..., :2]
+    spoiled = ARRAYS | {"layers.0.mlp.router.weight": router}
+    for part in ("gate", "up", "down"):
+        name = f"layers.0.mlp.experts.{part}.weight"
+        spoiled[name] = np.where(np.isin(range(7), chosen)[:, None, None], ARRAYS[name], np.nan)
+
+    given = mix(twin, x_BTD, spoiled)
+
+    assert len(np.unique(chosen)) < 6
+    whole = mix(twin, x_BTD, ARRAYS | {"layers.0.mlp.router.weight": router})
+    assert_agree(given, whole, semantic(), name="mlp")
+
+
+def test_another_order_of_experts_is_seen():
+    """The comparison can fail: two experts exchanged move the logits."""
+    ids = np.random.default_rng(2).integers(0, 97, (1, 9))
+    other = dict(ARRAYS)
+    for part in ("gate", "up", "down"):
+        name = f"layers.0.mlp.experts.{part}.weight"
+        other[name] = ARRAYS[name][[1, 0, 2, 3, 4, 5, 6]]
+
+    with pytest.raises(Disagreement):
+        assert_agree(
+            decode(CONFIG.to_dict(), other, ids),
+            decode(CONFIG.to_dict(), ARRAYS, ids),
+            semantic(),
+            name="logits",
+        )

@@ -1,0 +1,160 @@
+"""Each family and each rotary scaling: saved by transformers, loaded here, the same logits.
+
+In float64, within 1e-9 of the largest |logit|, on both twins and the numpy decoder: whole texts
+without a cache, and ragged steps with one, past every window and every original length.
+"""
+
+import importlib
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from crosscheck import assert_agree, decode, semantic
+from jaxkv.spec.checkpoint import Checkpoint
+from jaxkv.spec.huggingface import read_huggingface
+from tests.parity.peers import FOLLOWING, IDS, MODELS, peer, peer_logits, peer_steps, released
+from tests.tiny import DEEP, TWINS, Cell, new_subject
+
+# Tokens of each row in steps of at most 8: rows end apart, and one takes none in the last step.
+RAGGED = ((8, 8, 7, 0), (1, 8, 8, 6))
+EACH_LAYOUT = ("contiguous", "window", "paged") if DEEP else ("contiguous",)
+# jaxkv compiles a program for each model and kind of step: the rest of the product when deep. The
+# formulas of the scalings have tests of their own; what ragged steps owe does not depend on them.
+_SECOND = {"gpt_neox-serial", "linear", "llama3", "yarn-mscale"}
+_STATIC = {*_SECOND, "qwen2", "yarn"}
+
+
+def cases(left_out: set[str]) -> list[tuple[str, str]]:
+    """Return the models and twins of a property."""
+    pairs = [(name, twin) for name in MODELS for twin in TWINS]
+    return [pair for pair in pairs if DEEP or pair[1] == "torchkv" or pair[0] not in left_out]
+
+
+twins = pytest.mark.parametrize("twin", TWINS)
+# transformers computes norms, angles and softmax in float32 whatever the dtype; where experts are
+# chosen, a rounded share is a factor on all that an expert gives.
+ROUNDED = {"mixtral": 2e-5, "qwen3_moe": 2e-5}
+
+
+@pytest.fixture(scope="module")
+def load(tmp_path_factory):
+    """Return a function: name -> the checkpoint that transformers saved."""
+
+    @cache
+    def read(name: str) -> Checkpoint:
+        path: Path = tmp_path_factory.mktemp(name)
+        peer(name).save_pretrained(path)
+        return read_huggingface(path)
+
+    return read
+
+
+@pytest.fixture(scope="module")
+def subject(load):
+    """Return a function: name, twin, layout -> a subject, made once."""
+
+    @cache
+    def make(name: str, twin: str, layout: str) -> Any:
+        checkpoint = load(name)
+        from_arrays = importlib.import_module(f"{twin}.weights").from_arrays
+        model = from_arrays(checkpoint.config, checkpoint.weights, dtype="float64")
+        return new_subject(model, Cell(twin, name, layout), slack=0)
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def whole(subject):
+    """Return a function: name, twin -> logits of whole texts without a cache, computed once."""
+    return cache(lambda name, twin: subject(name, twin, "contiguous").full(IDS))
+
+
+def ragged(subject: Any) -> np.ndarray:
+    """Return the logits of the texts fed in ragged steps."""
+    state, at = subject.init(2, 40), np.zeros(2, int)
+    logits = np.zeros((2, 23, 97))
+    for counts in zip(*RAGGED, strict=True):
+        ids = np.zeros((2, 8), int)
+        for row, count in enumerate(counts):
+            ids[row, :count] = IDS[row, at[row] : at[row] + count]
+        out, state = subject.step(state, ids, count=np.array(counts))
+        for row, count in enumerate(counts):
+            logits[row, at[row] : at[row] + count] = out[row, :count]
+        at += counts
+    assert at.tolist() == [23, 23]
+    return logits
+
+
+@pytest.mark.parametrize(("name", "twin"), cases(_SECOND))
+def test_whole_texts_equal_transformers(name, twin, whole):
+    expected = peer_logits(name)
+
+    assert_agree(whole(name, twin), expected, semantic(), name="logits", names=(twin, name))
+
+
+@pytest.mark.parametrize("layout", EACH_LAYOUT)
+@pytest.mark.parametrize(("name", "twin"), cases(_STATIC))
+def test_ragged_steps_equal_transformers(name, twin, layout, subject):
+    logits = ragged(subject(name, twin, layout))
+
+    assert_agree(logits, peer_logits(name), semantic(), name="logits", names=(twin, name))
+
+
+@pytest.mark.parametrize(("name", "twin"), cases(_SECOND))
+def test_whole_texts_equal_transformers_as_released(name, twin, whole):
+    with torch.no_grad():
+        expected = released(name)(input_ids=torch.from_numpy(IDS), use_cache=False).logits.numpy()
+
+    tolerance = semantic(rtol=ROUNDED.get(name, 2e-6))
+    assert_agree(whole(name, twin), expected, tolerance, name="logits", names=(twin, name))
+
+
+@pytest.mark.parametrize("name", MODELS | FOLLOWING)
+def test_the_numpy_decoder_equals_transformers(name, load):
+    checkpoint = load(name)
+
+    oracle = decode(checkpoint.config.to_dict(), dict(checkpoint.weights), IDS)
+
+    assert_agree(oracle, peer_logits(name), semantic(), name="logits", names=("numpy", name))
+
+
+@twins
+@pytest.mark.parametrize("name", FOLLOWING)
+def test_where_speeds_follow_the_length_steps_equal_those_of_transformers(name, twin, subject):
+    """KV-52: early keys keep the speeds of their time, on both sides; past the original length."""
+    cell, sizes = subject(name, twin, "contiguous"), [8, 8, 1, 6]
+    state, logits, at = cell.init(2, 40), [], 0
+    for size in sizes:
+        ids = np.zeros((2, 8), int)
+        ids[:, :size] = IDS[:, at : at + size]
+        out, state = cell.step(state, ids, count=np.array([size, size]))
+        logits.append(out[:, :size])
+        at += size
+
+    assert cell.model.config.follows_length
+    got, expected = np.concatenate(logits, axis=1), peer_steps(name, sizes)
+    assert_agree(got, expected, semantic(), name="logits", names=(twin, name))
+    with pytest.raises(AssertionError, match="DISAGREE"):
+        assert_agree(got, peer_logits(name), semantic(), name="logits")
+
+
+@twins
+@pytest.mark.parametrize("name", FOLLOWING)
+def test_where_speeds_follow_the_length_a_short_text_after_a_long_one_is_as_in_a_new_process(
+    name, twin, subject, whole
+):
+    """KV-52: nothing of the long text stays behind, and rows of a batch do not mix."""
+    cell = subject(name, twin, "contiguous")
+    long = whole(name, twin)
+
+    both = cell.full(IDS, count=np.array([23, 9]))
+
+    short = np.pad(IDS[:, :9], ((0, 0), (0, 14)))
+    alone = cell.full(short, count=np.array([9, 9]))
+    assert_agree(long[:1], both[:1], semantic(), name="logits")
+    assert_agree(alone[1:, :9], both[1:, :9], semantic(), name="logits")
+    assert_agree(long, peer_logits(name), semantic(), name="logits")

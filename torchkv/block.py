@@ -1,0 +1,147 @@
+"""One block of the decoder: attention and feed-forward, each behind a norm, added to the stream.
+
+The parameters are the nested dict of `model.Layer`, the config's `Layer` says what they mean.
+Letters: B rows, T new tokens, D width, N query heads, K key/value heads, H head width, F
+feed-forward width, E packed outputs.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor as Array
+
+from jaxkv.spec import config as spec
+from torchkv import caches, ops
+from torchkv.caches import Rotate, Rule, Step
+from torchkv.experts import mix
+
+Params = Mapping[str, Any]
+Tap = Callable[[str, Array], None]
+
+
+def block(
+    p: Params,
+    x_BTD: Float[Array, "B T D"],
+    site: Any,
+    step: Step,
+    layer: spec.Layer,
+    config: spec.ModelConfig,
+    rotate: Rotate | None,
+    drop: "Dropout",
+    tap: Tap,
+) -> tuple[Float[Array, "B T D"], Any]:
+    """Return the stream after one block, and the site with the new keys and values.
+
+    Args:
+        p: Of this layer.
+        x_BTD: The stream before it.
+        site: The layer's part of the cache.
+        step: From `caches.begin`.
+        layer: What the parameters mean.
+        config: Of the model.
+        rotate: Of this layer's rotary positions: made once for all layers that share them.
+        drop: Applied to what attention and feed-forward give.
+        tap: Called with the name and value of intermediate results.
+    """
+    h_BTD = norm(p["attn_norm"], x_BTD, config.norm)
+    tap("attn_norm", h_BTD)
+    a_BTD, site = _attention(p["attn"], h_BTD, site, step, layer.attention, rotate, tap)
+    tap("attn", a_BTD)
+    if layer.post_norms:
+        a_BTD = norm(p["attn_post_norm"], a_BTD, config.norm)
+    attended_BTD = x_BTD + drop(a_BTD)
+    h_BTD = norm(p["mlp_norm"], x_BTD if layer.parallel else attended_BTD, config.norm)
+    m_BTD = _feed_forward(p["mlp"], h_BTD, layer.mlp)
+    tap("mlp", m_BTD)
+    if layer.post_norms:
+        m_BTD = norm(p["mlp_post_norm"], m_BTD, config.norm)
+    x_BTD = attended_BTD + drop(m_BTD)
+    tap("resid", x_BTD)
+    return x_BTD, site
+
+
+def norm(p: Params, x_BTD: Float[Array, "*B D"], norm: spec.Norm) -> Float[Array, "*B D"]:
+    """Return the last axis normed as the config says."""
+    if norm.kind == "layer":
+        return ops.layer_norm(x_BTD, p["weight"], p["bias"], eps=norm.eps)
+    return ops.rms_norm(x_BTD, p["weight"], eps=norm.eps, plus_one=norm.plus_one)
+
+
+def linear(p: Params, x_BTD: Float[Array, "B T D"]) -> Float[Array, "B T E"]:
+    """Return x times the matrix, plus the bias if there is one."""
+    return F.linear(x_BTD, p["weight"], p.get("bias"))
+
+
+def rotation(
+    rope: spec.Rope,
+    position_BT: Int[Array, "B T"],
+    length_B: Int[Array, " B"],
+    *,
+    dtype: torch.dtype,
+) -> Rotate:
+    """Return the function that turns queries or keys by their positions.
+
+    The step's own positions are tabled once. length_B counts each row's tokens after the step,
+    which the speeds of some scalings follow.
+    """
+    table = partial(ops.rope_table, length_B=length_B, rope=rope, dtype=dtype)
+    own = table(position_BT)
+
+    def rotate(x_BTNH: Array, at_BT: Array) -> Array:
+        cos_BTR, sin_BTR = own if at_BT is position_BT else table(at_BT)
+        return ops.apply_rope(x_BTNH, cos_BTR, sin_BTR)
+
+    return rotate
+
+
+class Dropout:
+    """Zeroes a share of a sub-layer's outputs and scales the rest. Rate 0 does nothing."""
+
+    def __init__(self, rate: float, key: torch.Generator | None):
+        self.rate, self.key = rate, key
+
+    def __call__(self, x_BTD: Array) -> Array:
+        """Return x with a share of it zeroed."""
+        if self.rate == 0.0:
+            return x_BTD
+        kept_BTD = torch.empty_like(x_BTD).bernoulli_(1 - self.rate, generator=self.key)
+        return x_BTD * kept_BTD / (1 - self.rate)
+
+
+def _attention(
+    p: Params,
+    x_BTD: Array,
+    site: Any,
+    step: Step,
+    a: spec.Attention,
+    rotate: Rotate | None,
+    tap: Tap,
+) -> tuple[Array, Any]:
+    q_BTNH, k_BTKH, v_BTKH = (
+        linear(p["qkv"], x_BTD)
+        .unflatten(2, (-1, a.head_dim))
+        .split((a.num_heads, a.num_kv_heads, a.num_kv_heads), 2)
+    )
+    if a.qk_norm is not None:
+        q_BTNH = norm(p["q_norm"], q_BTNH, a.qk_norm)
+        k_BTKH = norm(p["k_norm"], k_BTKH, a.qk_norm)
+    scale = 1 / math.sqrt(a.head_dim if a.score_width is None else a.score_width)
+    rule = Rule(scale=scale, window=a.window, soft_cap=a.soft_cap)
+    tap("v", v_BTKH)
+    o_BTNH, site = caches.attend(site, step, q_BTNH, k_BTKH, v_BTKH, rule=rule, rotate=rotate)
+    return linear(p["o"], o_BTNH.flatten(2)), site
+
+
+def _feed_forward(p: Params, x_BTD: Array, m: spec.Mlp | spec.Experts) -> Array:
+    if isinstance(m, spec.Experts):
+        return mix(p, x_BTD, m)
+    act, up_BTF = ops.ACTIVATIONS[m.activation], linear(p["up"], x_BTD)
+    if not m.gated:
+        return linear(p["down"], act(up_BTF))
+    gate_BTF, up_BTF = up_BTF.chunk(2, -1)
+    return linear(p["down"], act(gate_BTF) * up_BTF)
