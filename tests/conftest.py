@@ -8,6 +8,8 @@ os.environ.setdefault("MKL_NUM_THREADS", "1")
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["JAX_PLATFORMS"] = "cpu"
 
+import gc
+import sys
 from pathlib import Path
 
 import hypothesis
@@ -38,6 +40,11 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("suite")
 
+# Every program that XLA compiled holds several memory maps, of which Linux allows a process 65,530;
+# past that it dies. A run of all tests in two processes came to 49,000 and a crash.
+MAPS = Path("/proc/self/maps")
+MOST_MAPS = 25_000
+
 _SKIPPED: list[str] = []
 
 
@@ -51,6 +58,15 @@ def pytest_terminal_summary(terminalreporter):
         terminalreporter.section("not run (JAXKV_OFFLINE=1: no real checkpoint)")
         for nodeid in _SKIPPED:
             terminalreporter.line(nodeid)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def room_for_programs():
+    """Let go of all compiled programs after a file that left too many."""
+    yield
+    if MAPS.exists() and "jax" in sys.modules and MAPS.read_bytes().count(b"\n") > MOST_MAPS:
+        sys.modules["jax"].clear_caches()
+        gc.collect()
 
 
 @pytest.fixture(scope="session")

@@ -58,3 +58,20 @@ def tiny_decoder(make_config, make_arrays):
     config = make_config(layers=2)
     ids_BT = np.random.default_rng(5).integers(0, 11, (3, 7))
     return config, make_arrays(config), ids_BT
+
+
+@pytest.fixture
+def register():
+    """Return a function that registers a relation for one test: name, run -> nothing."""
+    from crosscheck.relations.registry import RELATIONS, relation
+    from tests.tool.checking import CASE
+
+    before = dict(RELATIONS)
+
+    def add(name, run, *, cases=(CASE,), needs=("cache",), catches=("head.scale",)):
+        run.__doc__ = "Holds."
+        relation(name=name, needs=needs, cases=lambda info, seed: cases, catches=catches)(run)
+
+    yield add
+    for name in RELATIONS.keys() - before.keys():
+        del RELATIONS[name]
