@@ -53,7 +53,9 @@ def head_cap(subject: Any) -> Planted:
     """With a cache the logits go through a soft cap once more."""
 
     def say(logits: NDArray, call: Call) -> NDArray:
-        cap = logits.dtype.type(30)
+        # 30 as released models have it; of logits far below that a cap would leave no trace.
+        largest = np.abs(logits).max(initial=0.0)
+        cap = logits.dtype.type(min(30.0, 4 * largest) or 30.0)
         return cap * np.tanh(logits / cap)
 
     return Saying(subject, say)

@@ -11,12 +11,12 @@ from jaxkv.spec.errors import ShapeError
 from tests.tiny import TWINS, Cell, ids_of, module
 
 
-def mixed(cell, *, batch=2, dtype="float64", **attention):
+def mixed(cell, *, batch=4, dtype="float64", **attention):
     """Return a cache of the model whose second site was made for something else."""
     caches, layer = module(cell, "caches"), cell.config.layers[1]
     other = replace(layer, attention=replace(layer.attention, **attention))
     config = replace(cell.config, layers=(cell.config.layers[0], other))
-    right = caches.init(cell.config, batch=2, capacity=20, dtype="float64")
+    right = caches.init(cell.config, batch=4, capacity=20, dtype="float64")
     wrong = caches.init(config, batch=batch, capacity=20, dtype=dtype)
     return replace(right, sites=(right.sites[0], wrong.sites[1]))
 
@@ -26,8 +26,8 @@ def mixed(cell, *, batch=2, dtype="float64", **attention):
     ("change", "message"),
     [
         ({"head_dim": 9}, "attend: k_BTKH has H=8, the cache has H=9"),
-        ({"num_kv_heads": 1}, "attend: k_BTKH has B*K=6 lines, the cache has 2"),
-        ({"batch": 3}, "attend: k_BTKH has B*K=6 lines, the cache has 9"),
+        ({"num_kv_heads": 1}, "attend: k_BTKH has B*K=12 lines, the cache has 4"),
+        ({"batch": 3}, "attend: k_BTKH has B*K=12 lines, the cache has 9"),
     ],
     ids=str,
 )
@@ -35,7 +35,7 @@ def test_a_site_of_another_shape_among_right_ones_is_refused(twin, change, messa
     cell = Cell(twin, "reference", "contiguous")
 
     with pytest.raises(ShapeError) as error:
-        cell.subject.step(mixed(cell, **change), ids_of(cell, 1, batch=2, length=8))
+        cell.subject.step(mixed(cell, **change), ids_of(cell, 1, batch=4, length=8))
 
     assert str(error.value).startswith(message)
 
@@ -45,7 +45,7 @@ def test_a_site_of_another_dtype_among_right_ones_is_refused(twin):
     cell = Cell(twin, "reference", "contiguous")
 
     with pytest.raises(ShapeError, match="k_BTKH is float64, the cache float32"):
-        cell.subject.step(mixed(cell, dtype="float32"), ids_of(cell, 1, batch=2, length=8))
+        cell.subject.step(mixed(cell, dtype="float32"), ids_of(cell, 1, batch=4, length=8))
 
 
 def test_a_site_on_another_device_among_right_ones_is_refused_by_torchkv():
@@ -54,12 +54,12 @@ def test_a_site_on_another_device_among_right_ones_is_refused_by_torchkv():
     cell = Cell("torchkv", "reference", "contiguous")
     with torch.device("meta"):
         elsewhere = mixed(cell)
-    cache = cell.subject.init(2, 20)
+    cache = cell.subject.init(4, 20)
 
     with pytest.raises(ShapeError, match="k_BTKH is on cpu, the cache on meta"):
         cell.subject.step(
             replace(cache, sites=(cache.sites[0], elsewhere.sites[1])),
-            ids_of(cell, 1, batch=2, length=8),
+            ids_of(cell, 1, batch=4, length=8),
         )
 
 
@@ -69,11 +69,11 @@ from dataclasses import replace
 from tests.tiny import Cell, ids_of
 cell = Cell("jaxkv", "reference", "contiguous")
 first, second = jax.devices()
-cache = jax.device_put(cell.subject.init(2, 20), first)
-cell.subject.step(cache, ids_of(cell, 1, batch=2, length=8))
+cache = jax.device_put(cell.subject.init(4, 20), first)
+cell.subject.step(cache, ids_of(cell, 1, batch=4, length=8))
 moved = replace(cache, sites=(cache.sites[0], jax.device_put(cache.sites[1], second)))
 try:
-    cell.subject.step(moved, ids_of(cell, 1, batch=2, length=8))
+    cell.subject.step(moved, ids_of(cell, 1, batch=4, length=8))
 except ValueError as error:
     print(error)
 """
