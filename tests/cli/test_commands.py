@@ -2,16 +2,14 @@
 
 import importlib
 import json
-import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
+from tests.children import ROOT, environment, run_python
 from tests.tiny import TWINS
 
-ROOT = Path(__file__).parent.parent.parent
 ARGUMENTS = ["generate", "reference", "--prompt", "3 1 4 1 5", "--max-new-tokens", "6"]
 FIELDS = {
     "prompt_ids",
@@ -26,16 +24,7 @@ pytestmark = pytest.mark.parametrize("twin", TWINS)
 
 
 def run(twin, *arguments):
-    environment = {k: v for k, v in os.environ.items() if k not in ("JAX_ENABLE_X64", "XLA_FLAGS")}
-    return subprocess.run(
-        [sys.executable, "-m", f"{twin}.cli", *arguments],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    return run_python("-m", f"{twin}.cli", *arguments, timeout=120)
 
 
 def main(twin, *arguments):
@@ -214,3 +203,21 @@ def test_the_help_names_every_option(twin, capsys):
     )
     for option in [*options.split(), "chat", "layout", "page-size"]:
         assert f"--{option}" in text
+
+
+def test_output_that_nobody_reads_any_more_is_no_traceback(twin):
+    """As behind `| head`: the reading end is closed before anything is printed."""
+    child = subprocess.Popen(
+        [sys.executable, "-m", f"{twin}.cli", "info", "kjv", "--json"],
+        cwd=ROOT,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    child.stdout.close()
+
+    told = child.stderr.read()
+    child.stderr.close()
+
+    assert (child.wait(timeout=60), told) == (1, "")

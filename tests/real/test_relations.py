@@ -1,17 +1,13 @@
 """The contract's relations on the real checkpoint, float32, contiguous and paged, with margins."""
 
 import json
-import os
-import subprocess
-import sys
 from functools import cache
-from pathlib import Path
 
 import pytest
 
+from tests.children import output_of
 from tests.tiny import TWINS
 
-ROOT = Path(__file__).parent.parent.parent
 # Rounding of 30 layers in float32 on logits near 20: two orders of summation differ by some 1e-4.
 BOUND = 2e-3
 
@@ -20,18 +16,7 @@ pytestmark = [pytest.mark.usefixtures("smollm2"), pytest.mark.parametrize("twin"
 
 @cache
 def found(twin):
-    environment = {k: v for k, v in os.environ.items() if k not in ("JAX_ENABLE_X64", "XLA_FLAGS")}
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.real.relations", twin],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=400,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout)
+    return json.loads(output_of("-m", "tests.real.relations", twin, timeout=400))
 
 
 @pytest.mark.parametrize("layout", ["contiguous", "paged"])

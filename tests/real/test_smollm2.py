@@ -1,17 +1,13 @@
 """The real checkpoint, in float32: reference ids, logits and loss, from both twins."""
 
 import json
-import os
-import subprocess
-import sys
 from functools import cache
-from pathlib import Path
 
 import pytest
 
+from tests.children import output_of
 from tests.tiny import TWINS
 
-ROOT = Path(__file__).parent.parent.parent
 # Source: computed with transformers 5.24 (eager and sdpa), an independent numpy float64 forward
 # and llama.cpp on an F32 rewrite of the same file; all agree.
 PARIS = [7042, 30, 198, 198, 504, 2988, 314, 42, 216, 34, 32, 33, 40, 29, 32, 33, 29, 34, 34, 216]
@@ -24,18 +20,7 @@ pytestmark = [pytest.mark.usefixtures("smollm2"), pytest.mark.parametrize("twin"
 
 @cache
 def probe(twin):
-    environment = {k: v for k, v in os.environ.items() if k not in ("JAX_ENABLE_X64", "XLA_FLAGS")}
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.real.probe", twin],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout)
+    return json.loads(output_of("-m", "tests.real.probe", twin, timeout=300))
 
 
 def test_the_child_process_computes_in_float32(twin):
@@ -89,7 +74,6 @@ def test_digits_are_split_before_the_merges(twin):
 
 def test_a_chat_with_the_default_system_text_gives_the_references(twin):
     """37 prompt ids, 8 new ones, the last of which ends the answer."""
-    environment = {k: v for k, v in os.environ.items() if k not in ("JAX_ENABLE_X64", "XLA_FLAGS")}
     words = [
         "generate",
         "smollm2",
@@ -98,18 +82,9 @@ def test_a_chat_with_the_default_system_text_gives_the_references(twin):
         "What is the capital of France?",
         "--json",
     ]
-    done = subprocess.run(
-        [sys.executable, "-m", f"{twin}.cli", *words],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
 
-    assert done.returncode == 0, done.stderr[-2000:]
-    found = json.loads(done.stdout)
+    found = json.loads(output_of("-m", f"{twin}.cli", *words, timeout=300))
+
     assert len(found["prompt_ids"]) == 37
     assert found["ids"] == [504, 3575, 282, 4649, 314, 7042, 30, 2]
     assert found["forwarded_positions"] == 37 + 8 - 1

@@ -123,9 +123,18 @@ def test_planted_private_path_is_seen(tmp_path: Path, file: str, folder: str):
 
 
 @pytest.mark.parametrize(
-    "line", ["#!/usr/bin/env bash", "https://a.org/home/b", "tests/tmp/a", "tokens/s", "~/work/a"]
+    ("line", "folder"),
+    [
+        ("#!/usr/bin/env bash", ""),
+        ("https://a.org/{}/b", "home"),
+        ("tests/{}/a", "tmp"),
+        ("tokens/s", ""),
+        ("~/{}/a", "work"),
+    ],
 )
-def test_other_path_is_left_alone(tmp_path: Path, line: str):
+def test_other_path_is_left_alone(tmp_path: Path, line: str, folder: str):
+    line = line.format(folder)
+
     assert private_paths(plant(tmp_path, {"docs/a.md": line})) == []
 
 

@@ -1,32 +1,18 @@
 """README's programs run in a process of their own and print what README says."""
 
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent.parent
+from tests.children import ROOT, output_of
+
 README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"```(\w*)\n(.*?)```", README, re.DOTALL)
 PROGRAMS = [text for language, text in BLOCKS if language == "python"]
 
 
 def run(program: str) -> str:
-    environment = {k: v for k, v in os.environ.items() if k not in ("JAX_ENABLE_X64", "XLA_FLAGS")}
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout
+    return output_of("-c", program, timeout=120)
 
 
 def test_the_first_program_prints_what_readme_says():
