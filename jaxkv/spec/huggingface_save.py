@@ -42,6 +42,8 @@ def write_huggingface(
             config.
         WeightError: A tensor is missing, unexpected or misshapen.
 
+    Not checked here: the order of query and key rows. A llama GGUF file's own are interleaved;
+    `to_arrays` of a loaded model has them in half-split order, as such directories do.
     Not written: a tokenizer.
     Cost: each array once, a shard at a time in memory.
     """
