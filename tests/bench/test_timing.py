@@ -27,7 +27,7 @@ class Compiled:
 
 
 def test_compilation_stands_apart_from_the_steady_time():
-    # KV-79.
+    """KV-79: the first call of 220 ms is no measure of the 20 ms of work after it."""
     clock = Clock()
 
     first, steady = first_and_steady(Compiled(clock), repeats=5, clock=clock)
@@ -64,7 +64,7 @@ def test_subjects_are_measured_in_turn():
 
 
 def test_prefill_throughput_counts_tokens_and_not_prompts():
-    # KV-78.
+    """KV-78: two prompts of 100 tokens in half a second are 400 tokens a second."""
     assert tokens_per_second(batch=2, tokens=100, seconds=0.5) == 400
 
 
