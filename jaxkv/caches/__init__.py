@@ -10,7 +10,7 @@ from jaxkv.caches.disk import load, peek, save
 from jaxkv.caches.history import fork, gather, reset, rollback
 from jaxkv.caches.layouts import LAYOUTS
 from jaxkv.caches.state import Bias, Cache, Expand, Rotate, Step
-from jaxkv.caches.verbs import attend, begin, check, check_dtype, commit, init
+from jaxkv.caches.verbs import attend, begin, check, check_dtype, check_options, commit, init
 from jaxkv.ops import Rule
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "begin",
     "check",
     "check_dtype",
+    "check_options",
     "commit",
     "fork",
     "gather",

@@ -113,7 +113,8 @@ def _over(x: Array, divisor: Array | int) -> Array:
 def _kept(scale: Array, dtype: jnp.dtype) -> Array:
     """Return a scale as its dtype keeps it: rounded, and at least the smallest normal number.
 
-    Below that processors differ. NaN for one that is not finite. A cast there and back is a pair that XLA may leave out.
+    Below that processors differ. NaN for one that is not finite. A cast there and back is a pair
+    that XLA may leave out.
     """
     limits = jnp.finfo(dtype)
     if limits.bits < jnp.finfo(scale.dtype).bits:

@@ -21,7 +21,7 @@ class Groups:
 
     Attributes:
         bits: 2 or 4.
-        group_size: Tokens of one key channel, or channels of one token's values, that share a scale.
+        group_size: Tokens of a key channel, or channels of a token's values, that share a scale.
         residual_length: How many of the last tokens stay as they are.
         order: "chunk_invariant": a query reads what is stored once its own token is; "kivi": it
             reads what was stored before its step, and the step's own tokens as they are.
@@ -124,9 +124,7 @@ class Sinks:
             )
 
 
-def quantization(
-    *, bits: int | str = 4, **options: Any
-) -> Groups | PerToken:
+def quantization(*, bits: int | str = 4, **options: Any) -> Groups | PerToken:
     """Return the checked scheme of a quantized cache.
 
     Args:

@@ -1,4 +1,4 @@
-"""Codes, scales and zero points: both twins to the bit, and the public implementations' formulas."""
+"""Codes, scales and zero points: the twins to the bit, and the public implementations' rules."""
 
 import numpy as np
 import pytest

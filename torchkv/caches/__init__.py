@@ -13,7 +13,7 @@ from torchkv.caches.disk import load, peek, save
 from torchkv.caches.history import fork, gather, reset, rollback
 from torchkv.caches.layouts import LAYOUTS
 from torchkv.caches.state import Bias, Cache, Expand, Rotate, Step
-from torchkv.caches.verbs import attend, begin, check, check_dtype, commit, init
+from torchkv.caches.verbs import attend, begin, check, check_dtype, check_options, commit, init
 from torchkv.ops import Rule
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "begin",
     "check",
     "check_dtype",
+    "check_options",
     "commit",
     "fork",
     "gather",
