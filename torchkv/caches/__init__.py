@@ -9,7 +9,7 @@ The first `attend` of a step consumes the cache that it began from: using that o
 """
 
 from torchkv.caches.buffers import narrow, nbytes, poison, read, scrub, widen
-from torchkv.caches.disk import load, save
+from torchkv.caches.disk import load, peek, save
 from torchkv.caches.history import fork, gather, reset, rollback
 from torchkv.caches.layouts import LAYOUTS
 from torchkv.caches.state import Bias, Cache, Expand, Rotate, Step
@@ -35,6 +35,7 @@ __all__ = [
     "load",
     "narrow",
     "nbytes",
+    "peek",
     "poison",
     "read",
     "reset",
