@@ -6,7 +6,7 @@ cache = commit(cache, step, sites)
 """
 
 from jaxkv.caches.buffers import narrow, nbytes, poison, read, scrub, widen
-from jaxkv.caches.disk import load, save
+from jaxkv.caches.disk import load, peek, save
 from jaxkv.caches.history import fork, gather, reset, rollback
 from jaxkv.caches.layouts import LAYOUTS
 from jaxkv.caches.sharing import adopt, fork_row, hold, holders, release
@@ -37,6 +37,7 @@ __all__ = [
     "load",
     "narrow",
     "nbytes",
+    "peek",
     "poison",
     "read",
     "release",

@@ -9,7 +9,7 @@ The first `attend` of a step consumes the cache that it began from: using that o
 """
 
 from torchkv.caches.buffers import narrow, nbytes, poison, read, scrub, widen
-from torchkv.caches.disk import load, save
+from torchkv.caches.disk import load, peek, save
 from torchkv.caches.history import fork, gather, reset, rollback
 from torchkv.caches.layouts import LAYOUTS
 from torchkv.caches.sharing import adopt, fork_row, hold, holders, release
@@ -40,6 +40,7 @@ __all__ = [
     "load",
     "narrow",
     "nbytes",
+    "peek",
     "poison",
     "read",
     "release",
