@@ -308,8 +308,8 @@ def factory(
     Turns JAX's 64-bit numbers on, for the whole process: the oracle is computed in them.
 
     Args:
-        name: "reference", "llama", "llama-window", "llama-mixed", "gpt2": tiny, with random
-            weights; or "smollm2", "kjv", a path.
+        name: One of `jaxkv.spec.tiny.subject_names`: tiny, with random weights; or "smollm2",
+            "kjv", a path.
         layout: Of the cache.
         slack: Tokens that a ring can take back.
         page_size: Tokens of a page, in the paged layout.
