@@ -9,6 +9,7 @@ from jaxkv.caches.buffers import narrow, nbytes, poison, read, scrub, widen
 from jaxkv.caches.disk import load, peek, save
 from jaxkv.caches.history import fork, gather, reset, rollback
 from jaxkv.caches.layouts import LAYOUTS
+from jaxkv.caches.sharing import adopt, fork_row, hold, holders, release
 from jaxkv.caches.state import Bias, Cache, Expand, Rotate, Step
 from jaxkv.caches.verbs import attend, begin, check, check_dtype, check_options, commit, init
 from jaxkv.ops import Rule
@@ -21,6 +22,7 @@ __all__ = [
     "Rotate",
     "Rule",
     "Step",
+    "adopt",
     "attend",
     "begin",
     "check",
@@ -28,7 +30,10 @@ __all__ = [
     "check_options",
     "commit",
     "fork",
+    "fork_row",
     "gather",
+    "hold",
+    "holders",
     "init",
     "load",
     "narrow",
@@ -36,6 +41,7 @@ __all__ = [
     "peek",
     "poison",
     "read",
+    "release",
     "reset",
     "rollback",
     "save",

@@ -12,6 +12,7 @@ from torchkv.caches.buffers import narrow, nbytes, poison, read, scrub, widen
 from torchkv.caches.disk import load, peek, save
 from torchkv.caches.history import fork, gather, reset, rollback
 from torchkv.caches.layouts import LAYOUTS
+from torchkv.caches.sharing import adopt, fork_row, hold, holders, release
 from torchkv.caches.state import Bias, Cache, Expand, Rotate, Step
 from torchkv.caches.verbs import attend, begin, check, check_dtype, check_options, commit, init
 from torchkv.ops import Rule
@@ -24,6 +25,7 @@ __all__ = [
     "Rotate",
     "Rule",
     "Step",
+    "adopt",
     "attend",
     "begin",
     "check",
@@ -31,7 +33,10 @@ __all__ = [
     "check_options",
     "commit",
     "fork",
+    "fork_row",
     "gather",
+    "hold",
+    "holders",
     "init",
     "load",
     "narrow",
@@ -39,6 +44,7 @@ __all__ = [
     "peek",
     "poison",
     "read",
+    "release",
     "reset",
     "rollback",
     "save",
