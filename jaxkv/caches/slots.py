@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from jaxkv import ops
 from jaxkv.caches.state import Bias
@@ -255,8 +255,8 @@ def by_row(
 
 
 def gather_rows(
-    x_X: Float[Array, "X ..."], rows_B: Int[Array, " B"], *, batch: int
-) -> Float[Array, "Y ..."]:
+    x_X: Shaped[Array, "X ..."], rows_B: Int[Array, " B"], *, batch: int
+) -> Shaped[Array, "Y ..."]:
     """Return the lines of the named rows, in their order.
 
     Rows may repeat and their number may differ.

@@ -8,18 +8,38 @@ from types import ModuleType
 from typing import Any
 
 from jaxkv.spec.config import Attention
-from torchkv.caches import contiguous, paged, pages, uncached, unshared, window
+from torchkv.caches import (
+    coded,
+    contiguous,
+    paged,
+    pages,
+    per_token,
+    quantized,
+    sinks,
+    sinks_absolute,
+    uncached,
+    unshared,
+    window,
+)
 
 LAYOUTS: dict[str, ModuleType] = {
     "contiguous": contiguous,
     "paged": paged,
     "window": window,
+    "quantized": quantized,
+    "sinks": sinks,
+    "sinks_absolute": sinks_absolute,
     "uncached": uncached,
 }
+# Those whose results are not those of full attention.
+CHANGING = ("quantized", "sinks", "sinks_absolute")
 _MODULE_OF = {
     contiguous.ContiguousSite: contiguous,
     paged.PagedSite: paged,
     window.WindowSite: window,
+    coded.QuantizedSite: quantized,
+    per_token.PerTokenSite: per_token,
+    sinks.SinkSite: sinks,
     uncached.UncachedSite: uncached,
 }
 _KEEPER_OF = {type(None): unshared, pages.Pages: pages, pages.PagePlan: pages}
@@ -36,9 +56,14 @@ def module_of(site: Any) -> ModuleType:
 
 
 def layout_for(attention: Attention, layout: str) -> ModuleType:
-    """Return the layout of one attention: "window" means a ring only where there is a window."""
+    """Return the layout of one layer: a ring where the layer has a window, if the layout has one.
+
+    Beside a layout that changes results, a layer with a window keeps its exact ring.
+    """
     if layout == "window" and attention.window is None:
         return contiguous
+    if layout in CHANGING and attention.window is not None:
+        return window
     return LAYOUTS[layout]
 
 

@@ -1,0 +1,223 @@
+"""Sinks equal StreamingLLM's own loop, positions included, and are no full attention."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from jaxkv.spec.config import Rope
+from jaxkv.spec.errors import RequestError, RollbackError, Unsupported
+from jaxkv.spec.scaling import DynamicScaling
+from tests.quantized.alone import ROWS, WIDTH, Alone, attend_in_chunks, config, draw
+from tests.sinks.streaming import after, before, stream
+from tests.tiny import TWINS, Cell, module, shared_by
+
+T, THETA = 30, 50.0
+ROPE, SIZES = Rope(THETA, WIDTH), {"sinks": 2, "window": 6}
+LAYOUTS = ("sinks", "sinks_absolute")
+each = pytest.mark.parametrize("twin", TWINS)
+both = pytest.mark.parametrize("layout", LAYOUTS)
+
+
+def alone(twin, layout, *, slack=0, **options):
+    return Alone(twin, layout, slack=slack, rope=ROPE, **{**SIZES, **options})
+
+
+def owed(qkv, layout, evict=before):
+    return stream(qkv, **SIZES, theta=THETA, evict=evict, absolute=layout == "sinks_absolute")[0]
+
+
+@each
+@both
+@pytest.mark.parametrize("evict", [before, after])
+@pytest.mark.parametrize("sizes", [[T], [1] * T, [1, 29], [7, 9, 3, 11], [9, 1, 1, 1, 18]], ids=len)
+@pytest.mark.parametrize("slack", [0, 3])
+def test_every_chunking_equals_the_published_loop(twin, layout, evict, sizes, slack):
+    qkv = draw(0, T)
+
+    rows = attend_in_chunks(alone(twin, layout, slack=slack), qkv, sizes)
+
+    np.testing.assert_allclose(np.stack(rows), owed(qkv, layout, evict), rtol=0, atol=1e-13)
+
+
+@shared_by([(twin, layout) for twin in TWINS for layout in LAYOUTS])
+@example(counts=[[3, 0, 9], [9, 9, 9], [0, 18, 2], [1, 1, 1]], seed=0)
+@given(
+    counts=st.lists(st.lists(st.integers(0, 9), min_size=3, max_size=3), min_size=1, max_size=7),
+    seed=st.integers(0, 2**16),
+)
+def test_no_ragged_partition_changes_an_output(cell, counts, seed):
+    qkv, left, kept = draw(seed, T), np.full(ROWS, T), []
+    for counts_B in counts:
+        counts_B = np.minimum(counts_B, left)
+        left = left - counts_B
+        kept.append(counts_B)
+
+    rows = attend_in_chunks(alone(*cell, slack=3), qkv, [*kept, left], width=32)
+
+    np.testing.assert_allclose(np.stack(rows), owed(qkv, cell[1]), rtol=0, atol=1e-13)
+
+
+@each
+def test_places_are_indices_in_the_cache_and_the_newest_key_is_no_exception(twin):
+    """KV-16: keys and query were turned by two clocks: the new key kept its old rotation."""
+    one = alone(twin, "sinks")
+    qkv, caches, turned = draw(1, 20, rows=ROWS), one.caches, []
+
+    def spy(x, at):
+        turned.append(np.asarray(at)[0].tolist())
+        return x
+
+    for t in range(20):
+        count = one.array(np.ones(ROWS, np.int32))
+        cache, step = caches.begin(one.cache, count, T=1)
+        parts = [one.array(np.ascontiguousarray(x[:, t : t + 1])) for x in qkv]
+        turned.clear()
+        _, site = caches.attend(cache.sites[0], step, *parts, rule=one.rule, rotate=spy)
+        one.cache = caches.commit(cache, step, (site,))
+        _, _, position_BS, valid_BS = (np.asarray(x)[0] for x in caches.read(one.cache, 0))
+        keys, query = turned[0], turned[1]
+        own, places = stream(qkv, **SIZES, theta=THETA)[1][t]
+
+        assert query == [own]
+        assert {
+            p: place
+            for p, place, ok in zip(position_BS.tolist(), keys, valid_BS, strict=False)
+            if ok
+        } == places
+
+
+@each
+@both
+def test_the_oldest_tokens_after_the_sinks_are_dropped(twin, layout):
+    """KV-17: sinks 2 and 4 recent of 0..9, by values that are one-hot of the token: 0 1 6 7 8 9."""
+    one = Alone(twin, layout, rope=ROPE, sinks=2, window=4)
+    q, k, _ = (np.zeros_like(x) for x in draw(0, 10))
+    v = np.zeros_like(k)
+    v[:, np.arange(10), :, np.arange(10)] = 1.0
+
+    outs = [one.feed((q, k, v), 1)[0, 0, 0] for _ in range(10)]
+
+    kept = [np.flatnonzero(out > 0).tolist() for out in outs]
+    assert kept[-1] == [0, 1, 6, 7, 8, 9]
+    assert kept[:7] == [*[list(range(n + 1)) for n in range(6)], [0, 1, 3, 4, 5, 6]]
+
+
+@each
+@both
+def test_with_room_for_everything_it_is_full_attention_and_past_it_is_not(twin, layout):
+    qkv = draw(2, T)
+    full = np.stack(attend_in_chunks(Alone(twin, "contiguous", rope=ROPE), qkv, [T]))
+
+    roomy = np.stack(attend_in_chunks(alone(twin, layout, window=T - 2), qkv, [11, 1, 18]))
+    tight = np.stack(attend_in_chunks(alone(twin, layout), qkv, [11, 1, 18]))
+
+    np.testing.assert_allclose(roomy, full, rtol=0, atol=1e-13)
+    np.testing.assert_allclose(tight[:, :8], full[:, :8], rtol=0, atol=1e-13)
+    assert (np.abs(tight[:, 8:] - full[:, 8:]).max((0, 2, 3)) > 1e-3).all()
+
+
+@each
+def test_the_two_variants_differ_once_something_is_dropped(twin):
+    qkv = draw(3, T)
+
+    left, right = (np.stack(attend_in_chunks(alone(twin, layout), qkv, [T])) for layout in LAYOUTS)
+
+    np.testing.assert_allclose(left[:, :8], right[:, :8], rtol=0, atol=1e-13)
+    assert (np.abs(left - right).max((0, 2, 3))[8:] > 1e-3).all()
+
+
+@each
+@both
+def test_the_promises_fresh_and_clean_change_nothing(twin, layout):
+    qkv, one = draw(4, T), alone(twin, layout)
+
+    outs = [one.feed(qkv, 13, fresh=True, clean=True), one.feed(qkv, 17, clean=True)]
+
+    np.testing.assert_allclose(np.concatenate(outs, 1), owed(qkv, layout), rtol=0, atol=1e-13)
+
+
+@each
+@both
+def test_nan_in_unused_slots_reaches_no_output(twin, layout):
+    qkv, one, outs = draw(5, T), alone(twin, layout, slack=2), []
+    for size in (5, 1, 8, 1, 15):
+        one.cache = one.caches.poison(one.cache)
+        outs.append(one.feed(qkv, size))
+
+    np.testing.assert_allclose(np.concatenate(outs, 1), owed(qkv, layout), rtol=0, atol=1e-13)
+
+
+@each
+@both
+@pytest.mark.parametrize("back", [1, 3])
+def test_rollback_within_the_slack_is_exact_and_past_it_refused(twin, layout, back):
+    wrong, right = draw(6, T), draw(7, T)
+    mixed = tuple(
+        np.concatenate([a[:, :16], b[:, 16:]], 1) for a, b in zip(right, wrong, strict=True)
+    )
+    one = alone(twin, layout, slack=3)
+    one.feed(mixed, 16 + back)
+    with pytest.raises(RollbackError, match=f"has evicted what lies below {16 + back - 3}"):
+        one.caches.rollback(one.cache, one.array(np.full(ROWS, 16 + back - 4, np.int32)))
+
+    one.cache = one.caches.rollback(one.cache, one.array(np.full(ROWS, 16, np.int32)))
+    one.cache = one.caches.poison(one.cache)
+    outs = [one.feed(right, size) for size in (1, 1, 12)]
+
+    expected = owed(right, layout)[:, 16:]
+    np.testing.assert_allclose(np.concatenate(outs, 1), expected, rtol=0, atol=1e-13)
+
+
+@each
+@both
+def test_rows_can_be_gathered_and_forked(twin, layout):
+    qkv, one = draw(8, T), alone(twin, layout)
+    one.feed(qkv, 14)
+    fork = one.caches.fork(one.cache)
+
+    one.cache = one.caches.gather(fork, one.array(np.array([2, 0, 0], np.int32)))
+    rows = [2, 0, 0]
+    out = one.feed(tuple(x[rows] for x in qkv), 5)
+
+    np.testing.assert_allclose(out, owed(qkv, layout)[rows, 14:19], rtol=0, atol=1e-13)
+
+
+BAD = {
+    "no sinks": ({"sinks": 0}, "init: sinks is 0, expected at least 1. Without sinks there is no "),
+    "no window": ({"window": 0}, "init: window is 0, expected a whole number of at least 1."),
+    "room": (
+        {"sinks": 44},
+        "init: sinks is 44, expected at most 43 (capacity 44 with room for one recent token). "
+        "Raise capacity or lower sinks.",
+    ),
+    "half": ({"window": 2.5}, "init: window is 2.5, expected a whole number of at least 1."),
+}
+
+
+@each
+@both
+@pytest.mark.parametrize(("options", "message"), BAD.values(), ids=BAD)
+def test_what_cannot_be_kept_is_refused(twin, layout, options, message):
+    with pytest.raises(RequestError) as error:
+        alone(twin, layout, **options)
+
+    assert str(error.value).startswith(message)
+
+
+@each
+@pytest.mark.parametrize(
+    ("rope", "what"),
+    [(None, "no rotary positions"), ("dynamic", "rotary speeds by the length")],
+    ids=["learned", "dynamic"],
+)
+def test_positions_that_cannot_be_turned_by_index_are_refused(twin, rope, what):
+    caches = module(Cell(twin, "llama", "sinks"), "caches")
+    if rope is not None:
+        rope = replace(ROPE, scaling=DynamicScaling(2.0, 16))
+    with pytest.raises(Unsupported, match=what):
+        caches.init(config(rope), batch=1, capacity=20, dtype="float64", layout="sinks", **SIZES)
+
+    caches.init(config(rope), batch=1, capacity=20, dtype="float64", layout=LAYOUTS[1], **SIZES)

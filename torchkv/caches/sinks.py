@@ -1,0 +1,338 @@
+"""StreamingLLM: the first s tokens of a text and its last W, what lies between is dropped.
+
+Query p sees key j if j < s or j > p - W, its own among them, so that no partition of a text changes
+a result; it is not full attention once a text is longer than s + W. Keys are kept before rotation
+and turned by their index in the cache at each step: the newest query stands at min(p, s + W - 1), a
+sink at j, a recent key as many places before the query as in the text. The published policy evicts
+once a forward; this one equals it for forwards of one token.
+
+`sinks_absolute` makes the other variant: keys turned once, by their position in the text, as they
+are in mlx-lm and llama.cpp. Token p stands in slot p if p < s, else in slot s + (p - s) mod C,
+where C = W + slack, or what the capacity leaves.
+
+Letters: B rows, T new tokens, N query heads, K key/value heads, M grouped queries, H
+head width, S slots = s + C, or those and the step's tokens. Source: StreamingLLM (Xiao et al. 2023;
+mit-han-lab/streaming-llm 2e50426).
+"""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor as Array
+
+from jaxkv.spec.compression import SINK_OPTIONS, Sinks
+from jaxkv.spec.config import Attention
+from jaxkv.spec.errors import Unsupported
+from torchkv import ops
+from torchkv.caches import ring, slots
+from torchkv.caches.state import Bias, Cache, Expand, Rotate, Step
+from torchkv.caches.view import View
+
+OPTIONS = SINK_OPTIONS
+
+
+@dataclass(frozen=True)
+class SinkSite:
+    """One attention's sinks and ring of recent tokens; `turned` keys are rotated as stored."""
+
+    k_BKSH: Float[Array, "B K S H"]
+    v_BKSH: Float[Array, "B K S H"]
+    form: Sinks
+    slack: int
+    turned: bool
+
+
+def init_site(
+    attention: Attention,
+    *,
+    batch: int,
+    capacity: int,
+    dtype: torch.dtype,
+    slack: int = 0,
+    shared: None = None,
+    **options: Any,
+) -> SinkSite:
+    """Return an empty site for keys that are turned by their index in the cache.
+
+    Raises:
+        RequestError: An option is out of range.
+        Unsupported: The attention has no rotary positions, or some that follow the text's length.
+
+    Cost: allocates 2 * batch * K * (s + W + slack) * H elements, whatever the text's length.
+    """
+    if attention.rope is None or attention.rope.follows_length:
+        what = "no rotary positions" if attention.rope is None else "rotary speeds by the length"
+        raise Unsupported(
+            f"init: layout 'sinks' turns keys by their index in the cache, but the attention has "
+            f"{what}. Use layout='sinks_absolute'."
+        )
+    sizes = {"batch": batch, "capacity": capacity, "dtype": dtype, "slack": slack}
+    return empty(attention, **sizes, turned=False, form=Sinks(**options))
+
+
+def empty(
+    attention: Attention,
+    *,
+    batch: int,
+    capacity: int,
+    dtype: torch.dtype,
+    slack: int,
+    turned: bool,
+    form: Sinks,
+) -> SinkSite:
+    """Return a site without tokens.
+
+    Raises:
+        RequestError: The sinks leave no room for a recent token.
+    """
+    form.check_room(capacity)
+    room = form.sinks + min(form.window + slack, capacity - form.sinks)
+    shape = (batch, attention.num_kv_heads, room, attention.head_dim)
+    k_BKSH, v_BKSH = torch.zeros(shape, dtype=dtype), torch.zeros(shape, dtype=dtype)
+    return SinkSite(k_BKSH, v_BKSH, form, slack, turned)
+
+
+def check(
+    site: SinkSite,
+    k_BTKH: Float[Array, "B T K _"] | None,
+    v_BTKH: Float[Array, "B T K _"] | None,
+    *,
+    rule: ops.Rule,
+) -> None:
+    """Refuse what this site was not made for.
+
+    Raises:
+        Unsupported: Keys or values are missing, or the attention has a window or sees the future.
+        ShapeError: Batch, K, H or dtype differ.
+    """
+    slots.check_new(site.k_BKSH, k_BTKH, v_BTKH)
+    if rule.window is not None or not rule.causal:
+        raise Unsupported(
+            f"attend: rule has window {rule.window} and causal {rule.causal}, expected None and "
+            "True: a layer with a window keeps a ring beside this layout. Make the cache with "
+            "`init`."
+        )
+
+
+def attend(
+    site: SinkSite,
+    step: Step,
+    q_BTNH: Float[Array, "B T N H"],
+    k_BTKH: Float[Array, "B T K H"],
+    v_BTKH: Float[Array, "B T K H"],
+    *,
+    rule: ops.Rule,
+    rotate: Rotate | None = None,
+    bias: Bias | None = None,
+    expand: Expand | None = None,
+) -> tuple[Float[Array, "B T N H"], SinkSite]:
+    """Return the attention output of T new tokens, and the site, written in place.
+
+    Up to slack + 1 tokens are written first and read with the rest; a longer chunk is read beside
+    what was there, and written afterwards.
+
+    Args:
+        site: One attention's sinks and ring, written in place.
+        step: From `begin`.
+        q_BTNH: Queries, not rotated.
+        k_BTKH: Keys, not rotated. Same dtype as the site.
+        v_BTKH: Values.
+        rule: Without a window.
+        rotate: By places in the cache; in the absolute variant by positions.
+        bias: Addend of the scores from query and key positions in the text.
+        expand: For latent attention; not offered here.
+
+    Raises:
+        Unsupported: The rule has a window.
+        ShapeError: Batch, K, H or dtype differ from the site; see
+            `caches.attend`.
+
+    Cost: reads the used slots, and turns their keys; for a long chunk a copy joined with it.
+    """
+    if site.turned and rotate is not None:
+        q_BTNH, k_BTKH = rotate(q_BTNH, step.position_BT), rotate(k_BTKH, step.position_BT)
+        rotate = None
+    form, tokens = site.form, q_BTNH.shape[1]
+    if not step.fresh and tokens > site.slack + 1:
+        parts = _beside(site, step, k_BTKH, v_BTKH)
+        _write(site, step, k_BTKH, v_BTKH)
+    else:
+        _write(site, step, k_BTKH, v_BTKH)
+        parts = _fresh(step, k_BTKH, v_BTKH) if step.fresh else _held(site, step)
+    k_BKSH, v_BKSH, key_BS, held_BS = parts
+    # What the step's first query does not see, no query of the step sees.
+    length_B1 = step.length_B.unsqueeze(1)
+    held_BS = held_BS & ((key_BS < form.sinks) | (key_BS + form.window > length_B1))
+    if not step.clean:
+        v_BKSH = v_BKSH.masked_fill(~held_BS[:, None, :, None], 0.0)
+    shift_B1 = (length_B1 + 1 - form.sinks - form.window).clamp(min=0)
+    if rotate is not None:
+        index_BS = torch.where(key_BS < form.sinks, key_BS, key_BS - shift_B1)
+        k_BKSH = rotate(k_BKSH.transpose(1, 2), index_BS).transpose(1, 2)
+    outs, each = [], ops.QUERY_BLOCK
+    for at in range(0, tokens, each):
+        span = slice(at, min(at + each, tokens))
+        query_BT, q = step.position_BT[:, span], q_BTNH[:, span]
+        recent = q if rotate is None else rotate(q, query_BT - shift_B1)
+        sink_q = None
+        # One query's place is the same for sinks and recent keys.
+        if rotate is not None and tokens > 1:
+            sink_q = _grouped(rotate(q, query_BT.clamp(max=form.sinks + form.window - 1)), k_BKSH)
+        view = View(step, _grouped(recent, k_BKSH), span, q.shape[2], rule, bias)
+        outs.append(_attend(view, form, sink_q, k_BKSH, v_BKSH, key_BS, held_BS))
+    return outs[0] if len(outs) == 1 else torch.cat(outs, 1), site
+
+
+def fault(site: SinkSite, cache: Cache) -> str | None:
+    """Return what of the site does not fit its cache, or None: slots, and values beside keys."""
+    keys, values, form = site.k_BKSH, site.v_BKSH, site.form
+    least = form.sinks + min(form.window, cache.capacity - form.sinks)
+    if keys.shape[2] < least:
+        return f"has {keys.shape[2]} slots, its sinks, window and the capacity need {least}"
+    if values.shape != keys.shape or values.dtype != keys.dtype:
+        beside = f"{values.dtype}{tuple(values.shape)} beside keys {keys.dtype}{tuple(keys.shape)}"
+        return f"has values {beside}"
+    return None
+
+
+def read(
+    site: SinkSite, shared: None, length_B: Int[Array, " B"], peak_B: Int[Array, " B"]
+) -> tuple[Float[Array, "B S K H"], Float[Array, "B S K H"], Int[Array, "B S"], Bool[Array, "B S"]]:
+    """Return keys as stored, values, the position in the text of each slot, and which hold it."""
+    key_BS, intact_BS = _intact(site, length_B, peak_B)
+    return *slots.by_row(site.k_BKSH, site.v_BKSH), key_BS, intact_BS
+
+
+def floor(site: SinkSite, cache: Cache) -> Int[Array, " B"]:
+    """Return the shortest length that each row can be rolled back to.
+
+    Slack below its peak once the ring has wrapped.
+    """
+    return (cache.peak_B - site.slack).masked_fill(cache.peak_B <= site.k_BKSH.shape[2], 0)
+
+
+def gather_site(site: SinkSite, rows_B: Int[Array, " C"], *, batch: int) -> SinkSite:
+    """Return a copy of the site's named rows, in their order; rows may repeat."""
+    k_BKSH, v_BKSH = (slots.gather_rows(x, rows_B) for x in (site.k_BKSH, site.v_BKSH))
+    return dataclasses.replace(site, k_BKSH=k_BKSH, v_BKSH=v_BKSH)
+
+
+def narrow_site(site: SinkSite, *, slots: int) -> SinkSite:
+    """Return the site: its size has nothing to do with the capacity."""
+    return site
+
+
+def widen_site(site: SinkSite, old: SinkSite) -> SinkSite:
+    """Return the site in the old one's memory, unless it is there already."""
+    slots.copy_front(site.k_BKSH, old.k_BKSH)
+    slots.copy_front(site.v_BKSH, old.v_BKSH)
+    return old
+
+
+def scrub_site(
+    site: SinkSite, shared: None, length_B: Int[Array, " B"], peak_B: Int[Array, " B"]
+) -> SinkSite:
+    """Return the site with 0 in every slot without a token, or with another one, in place."""
+    _, intact_BS = _intact(site, length_B, peak_B)
+    slots.scrub_values(site.k_BKSH, intact_BS)
+    slots.scrub_values(site.v_BKSH, intact_BS)
+    return site
+
+
+def poison_site(
+    site: SinkSite, shared: None, length_B: Int[Array, " B"], peak_B: Int[Array, " B"]
+) -> SinkSite:
+    """Return a copy with NaN in every slot that holds no token, or no longer the one it held."""
+    _, intact_BS = _intact(site, length_B, peak_B)
+    k_BKSH, v_BKSH = slots.poison(site.k_BKSH, site.v_BKSH, intact_BS)
+    return dataclasses.replace(site, k_BKSH=k_BKSH, v_BKSH=v_BKSH)
+
+
+def _attend(
+    view: View,
+    form: Sinks,
+    sink_q_BKMH: Array | None,
+    k_BKSH: Array,
+    v_BKSH: Array,
+    key_BS: Array,
+    held_BS: Array,
+) -> Array:
+    up, tokens = view.q_BKMH.dtype, view.query_BT.shape[1]
+    product_BKMS = torch.matmul(view.q_BKMH, k_BKSH.mT.to(up))
+    is_sink_B1S = (key_BS < form.sinks).unsqueeze(1)
+    if sink_q_BKMH is not None:
+        to_sinks_BKMS = torch.matmul(sink_q_BKMH, k_BKSH.mT.to(up))
+        product_BKMS = torch.where(is_sink_B1S.unsqueeze(1), to_sinks_BKMS, product_BKMS)
+    age_BTS = view.query_BT.unsqueeze(2) - key_BS.unsqueeze(1)
+    kept_BTS = is_sink_B1S | (age_BTS < form.window)
+    visible_B1MS = view.spread(held_BS.unsqueeze(1) & (age_BTS >= 0) & kept_BTS)
+    weight_BKMS = ops.softmax(view.scored(product_BKMS, key_BS), visible_B1MS)
+    return ops.ungroup(torch.matmul(weight_BKMS.to(v_BKSH.dtype), v_BKSH), tokens=tokens)
+
+
+def _fresh(step: Step, k_BTKH: Array, v_BTKH: Array) -> tuple[Array, Array, Array, Array]:
+    k_BKTH, v_BKTH = slots.heads_first(k_BTKH), slots.heads_first(v_BTKH)
+    return k_BKTH, v_BKTH, step.position_BT, step.valid_BT
+
+
+def _held(site: SinkSite, step: Step) -> tuple[Array, Array, Array, Array]:
+    """Return keys, values, positions and which are held, of the slots that the rows have used."""
+    used = min(step.used, site.k_BKSH.shape[2])
+    key_BS, held_BS = (x[:, :used] for x in _places(site, step.length_B + step.count_B))
+    return site.k_BKSH[:, :, :used], site.v_BKSH[:, :, :used], key_BS, held_BS
+
+
+def _beside(
+    site: SinkSite, step: Step, k_BTKH: Array, v_BTKH: Array
+) -> tuple[Array, Array, Array, Array]:
+    """Return the same of the slots as they were before the step, and of the step's tokens."""
+    used = min(max(before for before, _ in step.spans), site.k_BKSH.shape[2])
+    key_BS, held_BS = (x[:, :used] for x in _places(site, step.length_B))
+    return (
+        torch.cat((site.k_BKSH[:, :, :used], slots.heads_first(k_BTKH)), 2),
+        torch.cat((site.v_BKSH[:, :, :used], slots.heads_first(v_BTKH)), 2),
+        torch.cat((key_BS, step.position_BT), 1),
+        torch.cat((held_BS, step.valid_BT), 1),
+    )
+
+
+def _grouped(q_BTNH: Array, k_BKSH: Array) -> Array:
+    return ops.group_queries(q_BTNH, k_BKSH.shape[1]).to(ops.wide(q_BTNH.dtype))
+
+
+def _intact(site: SinkSite, length_B: Array, peak_B: Array) -> tuple[Array, Array]:
+    key_BS, held_BS = _places(site, length_B)
+    recents = site.k_BKSH.shape[2] - site.form.sinks
+    is_young_BS = key_BS + recents >= peak_B.unsqueeze(1)
+    return key_BS, held_BS & ((key_BS < site.form.sinks) | is_young_BS)
+
+
+def _places(site: SinkSite, length_B: Array) -> tuple[Array, Array]:
+    sinks, room = site.form.sinks, site.k_BKSH.shape[2]
+    sink_S = torch.arange(sinks, dtype=torch.int32, device=length_B.device)
+    sink_BS = sink_S.expand(len(length_B), -1)
+    recent_BS, held_BS = ring.places(length_B - sinks, room - sinks)
+    is_there_BS = sink_BS < length_B.unsqueeze(1)
+    return torch.cat((sink_BS, recent_BS + sinks), 1), torch.cat((is_there_BS, held_BS), 1)
+
+
+def _write(site: SinkSite, step: Step, k_BTKH: Array, v_BTKH: Array) -> None:
+    sinks, recents = site.form.sinks, site.k_BKSH.shape[2] - site.form.sinks
+    row_P, token_P = step.real
+    position_P = step.position_BT[row_P, token_P].long()
+    # Of a chunk longer than the ring only sinks and the last C tokens are written.
+    end_P = (step.length_B + step.count_B)[row_P]
+    survives_P = (position_P < sinks) | (position_P >= end_P - recents)
+    row_P, token_P, position_P = row_P[survives_P], token_P[survives_P], position_P[survives_P]
+    slots.write_slots(
+        site.k_BKSH,
+        site.v_BKSH,
+        k_BTKH,
+        v_BTKH,
+        row_P=row_P,
+        token_P=token_P,
+        slot_P=torch.where(position_P < sinks, position_P, sinks + (position_P - sinks) % recents),
+    )
