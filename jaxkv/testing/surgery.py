@@ -79,13 +79,24 @@ def _write_slots(site: Any, k_BSKH: np.ndarray, v_BSKH: np.ndarray) -> Any:
     rows, slots, kv_heads, width = k_BSKH.shape
     lines = rows * kv_heads
     k_XHS = k_BSKH.transpose(0, 2, 3, 1).reshape(lines, width, slots)
-    v_XSH = v_BSKH.transpose(0, 2, 1, 3).reshape(lines, slots, width)
+    v_XSH = v_BSKH.transpose(0, 2, 1, 3).reshape(lines, slots, -1)
     if isinstance(site, ContiguousSite):
-        dtype = site.k_XHS.dtype
-        return ContiguousSite(jnp.asarray(k_XHS, dtype), jnp.asarray(v_XSH, dtype))
+        dtype, rank = site.k_XHS.dtype, site.rank
+        if rank is not None:
+            return ContiguousSite(jnp.asarray(_merged(site.k_XHS, k_XHS, v_XSH)), None, rank)
+        return ContiguousSite(jnp.asarray(k_XHS, dtype), jnp.asarray(v_XSH, dtype), None)
     assert isinstance(site, WindowSite)  # the layouts of the product
     dtype = site.k_XHC.dtype
     return WindowSite(jnp.asarray(k_XHS, dtype), jnp.asarray(v_XSH, dtype), site.window, site.slack)
+
+
+def _merged(old_XHS: Any, k_XHS: np.ndarray, v_XSH: np.ndarray) -> np.ndarray:
+    """Return the keys whose first channels are values too: what changed on either side is there."""
+    merged_XHS, rank = np.array(k_XHS, old_XHS.dtype), v_XSH.shape[2]
+    values_XHS = v_XSH.swapaxes(1, 2)
+    has_changed = values_XHS != np.asarray(old_XHS)[:, :rank]
+    merged_XHS[:, :rank] = np.where(has_changed, values_XHS, merged_XHS[:, :rank])
+    return merged_XHS
 
 
 def _write_pages(

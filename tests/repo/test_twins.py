@@ -18,8 +18,8 @@ EXCEPTIONS: dict[str, list[str]] = {
         "torchkv's have rank 4"
     ): [
         (
-            "caches/contiguous.py: ContiguousSite is class(k_XHS, v_XSH) in jaxkv, "
-            "class(k_BKSH, v_BKSH) in torchkv"
+            "caches/contiguous.py: ContiguousSite is class(k_XHS, v_XSH, rank) in jaxkv, "
+            "class(k_BKSH, v_BKSH, rank) in torchkv"
         ),
         (
             "caches/paged.py: PagedSite is class(k_YHP, v_YPH, num_kv_heads) in jaxkv, "
@@ -33,6 +33,14 @@ EXCEPTIONS: dict[str, list[str]] = {
         (
             "caches/slots.py: by_row is (k_XHS, v_XSH, *, rows) in jaxkv, (k_BKSH, v_BKSH) in "
             "torchkv"
+        ),
+        (
+            "caches/slots.py: expanded is (k_XHS, expand, *, rows) in jaxkv, (k_BKSH, expand) "
+            "in torchkv"
+        ),
+        (
+            "caches/slots.py: values_of is (k_XHS, v_XSH, *, rank) in jaxkv, (k_BKSH, v_BKSH, *, "
+            "rank) in torchkv"
         ),
         (
             "caches/slots.py: gather_rows is (x_X, rows_B, *, batch) in jaxkv, (x_B, rows_B) "

@@ -72,8 +72,10 @@ def grow(cache: Cache, like: Cache) -> Cache:
 
 
 def _replaced(site: Any, pages: Any, k_BKSH: Array, v_BKSH: Array) -> Any:
+    if isinstance(site, ContiguousSite) and site.rank is None:
+        return ContiguousSite(k_BKSH, v_BKSH, None)
     if isinstance(site, ContiguousSite):
-        return ContiguousSite(k_BKSH, v_BKSH)
+        return ContiguousSite(_merged(site.k_BKSH, k_BKSH, v_BKSH), None, site.rank)
     if isinstance(site, WindowSite):
         return WindowSite(k_BKSH, v_BKSH, site.window, site.slack)
     assert isinstance(site, PagedSite)  # the layouts of the product
@@ -82,6 +84,13 @@ def _replaced(site: Any, pages: Any, k_BKSH: Array, v_BKSH: Array) -> Any:
     for pool, new in ((k_AKPH, k_BKSH), (v_AKPH, v_BKSH)):
         pool[page_BC] = new.unflatten(2, (page_BC.shape[1], -1)).transpose(1, 2)
     return PagedSite(k_AKPH, v_AKPH)
+
+
+def _merged(old_BKSH: Array, k_BKSH: Array, v_BKSH: Array) -> Array:
+    """Return the keys whose first channels are values too: what changed on either side is there."""
+    rank = v_BKSH.shape[-1]
+    has_changed = v_BKSH != old_BKSH[..., :rank]
+    return torch.cat((torch.where(has_changed, v_BKSH, k_BKSH[..., :rank]), k_BKSH[..., rank:]), -1)
 
 
 def _unshare(cache: Cache) -> Cache:
