@@ -23,7 +23,7 @@ from jaxkv.linear import linear
 from jaxkv.spec import config as spec
 
 Params = Mapping[str, Any]
-Tap = Callable[[str, Array], None]
+Tap = Callable[[str, Array], Array]
 
 
 def attend_latent(
@@ -47,7 +47,8 @@ def attend_latent(
         step: From `caches.begin`.
         a: What the parameters mean; static.
         rotate: Of the rotary channels alone.
-        tap: Called with the name and value of intermediate results.
+        tap: Called with the name and value of intermediate results; what it returns goes on in
+            their place.
         absorbed: Which form; None for the cheaper one. Static.
     """
     (b, t, _), n, latent, rope = x_BTD.shape, a.num_heads, _latent(a), _rope(a)
@@ -56,7 +57,7 @@ def attend_latent(
     q_BTNH = project_queries(p, x_BTD, latent).reshape(b, t, n, a.query_width)
     down_BTC = linear(p["kv_down"], x_BTD)
     c_BTC = ops.rms_norm(down_BTC[..., : latent.rank], p["kv_norm"]["weight"], eps=latent.norm_eps)
-    tap("v", c_BTC[:, :, None])
+    c_BTC = tap("v", c_BTC[:, :, None])[:, :, 0]
     key_BT1C = jnp.concatenate([c_BTC, down_BTC[..., latent.rank :]], axis=-1)[:, :, None]
     if absorbed:
         nope = latent.nope_width

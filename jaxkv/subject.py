@@ -5,7 +5,7 @@ Numpy at the boundary, opaque state.
 Letters: B rows, T tokens, S slots, K key/value heads, H head width, V vocabulary.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -16,6 +16,7 @@ from jaxkv import caches
 from jaxkv.caches import Cache
 from jaxkv.generation import Generated, generate
 from jaxkv.model import Decoder
+from jaxkv.spec.errors import RequestError
 from jaxkv.spec.identity import weights_hash
 from jaxkv.spec.tiny import open_subject
 from jaxkv.streaming import stream
@@ -200,8 +201,48 @@ class Subject:
         tokens = read_tokens("capture", ids, self.model)
         check_room("capture", tokens.ids_BT.shape[1], self.model)
         names = check_points("capture", points, self.model.config.num_layers)
-        seen = self._driver.capture(tokens)
+        seen, _ = self._driver.capture(tokens)
         return {name: seen[name] for name in names}
+
+    def capture_step(
+        self,
+        state: State,
+        ids: np.ndarray,
+        points: Sequence[str] | None = None,
+        *,
+        given: Mapping[str, np.ndarray] | None = None,
+        count: np.ndarray | None = None,
+        mask: np.ndarray | None = None,
+    ) -> tuple[dict[str, np.ndarray], Cache]:
+        """Return intermediate results of a step by name, and the next state.
+
+        Args:
+            state: Earlier tokens, without positions or visibility of their own.
+            ids: Token ids [B, T].
+            points: As in `capture`.
+            given: Point -> [B, T, ...], what goes on from there instead of the step's own result:
+                one operation alone then works on what is known to be right.
+            count: As in `step`.
+            mask: As in `step`.
+
+        Raises:
+            RequestError: There is no such point, an id is outside the vocabulary, or the state
+                holds given positions or visibility.
+            CapacityError: A row has no room.
+        """
+        tokens = read_tokens("capture_step", ids, self.model, count=count, mask=mask)
+        if isinstance(state, ExplicitState):
+            raise RequestError(
+                "capture_step: state holds given positions or visibility, expected a cache. "
+                "Capture a step of a state from `init`."
+            )
+        names = check_points("capture_step", points, self.model.config.num_layers)
+        check_points("capture_step", list(given or {}), self.model.config.num_layers)
+        self.forwarded_positions += int(tokens.real_BT.sum())
+        seen, after = self._driver.capture(tokens, state, given=given)
+        assert after is not None  # forward returns a cache for a cache
+        caches.check(after)
+        return {name: seen[name] for name in names}, after
 
     def cast(self, dtype: str) -> "Subject":
         """Return the same function in another dtype; to a wider one every weight stays exact."""
@@ -272,8 +313,8 @@ def factory(
     Turns JAX's 64-bit numbers on, for the whole process: the oracle is computed in them.
 
     Args:
-        name: "reference", "llama", "llama-window", "llama-mixed", "gpt2": tiny, with random
-            weights; or "smollm2", "kjv", a path.
+        name: One of `jaxkv.spec.tiny.subject_names`: tiny, with random weights; or "smollm2",
+            "kjv", a path.
         layout: Of the cache.
         slack: Tokens that a ring can take back.
         page_size: Tokens of a page, in the paged layout.

@@ -25,7 +25,7 @@ from torchkv.caches import Expand, Rotate, Rule, Step
 from torchkv.linear import linear
 
 Params = Mapping[str, Any]
-Tap = Callable[[str, Array], None]
+Tap = Callable[[str, Array], Array]
 
 
 def attend_latent(
@@ -49,7 +49,8 @@ def attend_latent(
         step: From `caches.begin`.
         a: What the parameters mean.
         rotate: Of the rotary channels alone.
-        tap: Called with the name and value of intermediate results.
+        tap: Called with the name and value of intermediate results; what it returns goes on in
+            their place.
         absorbed: Which form; None for the cheaper one.
     """
     latent, rope = a.latent, a.rope
@@ -60,7 +61,7 @@ def attend_latent(
     q_BTNH = project_queries(p, x_BTD, latent).unflatten(2, (a.num_heads, -1))
     c_BTC, turning_BTH = linear(p["kv_down"], x_BTD).split((latent.rank, rope.rotary_dim), -1)
     c_BTC = ops.rms_norm(c_BTC, p["kv_norm"]["weight"], eps=latent.norm_eps)
-    tap("v", c_BTC.unsqueeze(2))
+    c_BTC = tap("v", c_BTC.unsqueeze(2)).squeeze(2)
     if absorbed:
         own_BTNH, turned_BTNH = q_BTNH.split((latent.nope_width, rope.rotary_dim), -1)
         q_BTNH = torch.cat((_each_head(own_BTNH, p["k_up"]["weight"]), turned_BTNH), -1)
