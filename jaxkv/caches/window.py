@@ -14,7 +14,7 @@ from jaxkv.caches import slots
 from jaxkv.caches.state import Bias, Cache, Expand, Rotate, Step
 from jaxkv.pytree import pytree, static
 from jaxkv.spec.config import Attention
-from jaxkv.spec.errors import ShapeError
+from jaxkv.spec.errors import ShapeError, Unsupported
 
 
 @pytree
@@ -40,10 +40,18 @@ def init_site(
 
     A row that never exceeds the ring evicts nothing.
 
+    Raises:
+        Unsupported: The attention is to latents.
+
     Cost: allocates 2 * batch * K * min(W + slack, capacity) * H elements, whatever the text's
     length.
     """
     assert attention.window is not None  # caches.init sends only windowed layers here
+    if attention.latent is not None:
+        raise Unsupported(
+            "init: layout 'window' keeps no latents: no family trains them with a window. Take "
+            "'contiguous' or 'paged'."
+        )
     lines, width = batch * attention.num_kv_heads, attention.head_dim
     ring = min(attention.window + slack, capacity)
     zeros_k, zeros_v = (

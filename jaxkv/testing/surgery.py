@@ -7,8 +7,10 @@ size, Y = A*K.
 """
 
 import dataclasses
+from functools import partial
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -105,16 +107,19 @@ def _write_pages(
     rows, _, kv_heads, width = k_BSKH.shape
     size, total = pages.page_size, pages.count_A.shape[0]
     page_BC = np.asarray(pages.table_BC)
-    k_BCPKH, v_BCPKH = (x.reshape(rows, columns, size, kv_heads, width) for x in (k_BSKH, v_BSKH))
+    k_BCPKH, v_BCPKH = (x.reshape(rows, columns, size, kv_heads, -1) for x in (k_BSKH, v_BSKH))
     k_AKHP = np.array(site.k_YHP).reshape(total, kv_heads, width, size)
-    v_AKPH = np.array(site.v_YPH).reshape(total, kv_heads, size, width)
     k_AKHP[page_BC] = k_BCPKH.transpose(0, 1, 3, 4, 2)
+    k_YHP = k_AKHP.reshape(-1, width, size)
+    if site.rank is not None:
+        v_AKPH = k_AKHP[:, :, : site.rank].swapaxes(2, 3).copy()
+        v_AKPH[page_BC] = v_BCPKH.transpose(0, 1, 3, 2, 4)
+        merged = _merged(site.k_YHP, k_YHP, v_AKPH.reshape(-1, size, site.rank))
+        return PagedSite(jnp.asarray(merged), None, kv_heads, site.rank)
+    v_AKPH = np.array(site.v_YPH).reshape(total, kv_heads, size, width)
     v_AKPH[page_BC] = v_BCPKH.transpose(0, 1, 3, 2, 4)
-    return PagedSite(
-        jnp.asarray(k_AKHP.reshape(-1, width, size)),
-        jnp.asarray(v_AKPH.reshape(-1, size, width)),
-        kv_heads,
-    )
+    v_YPH = v_AKPH.reshape(-1, size, width)
+    return PagedSite(jnp.asarray(k_YHP), jnp.asarray(v_YPH), kv_heads, None)
 
 
 def _unshare(cache: Cache) -> Cache:
@@ -134,11 +139,7 @@ def _relaid(cache: Cache, table_BC: np.ndarray, source_A: np.ndarray) -> Cache:
         count_A=jnp.asarray(count_A, jnp.int32),
     )
     sites = tuple(
-        PagedSite(
-            _lines(site.k_YHP, source_A, site.num_kv_heads),
-            _lines(site.v_YPH, source_A, site.num_kv_heads),
-            site.num_kv_heads,
-        )
+        jax.tree.map(partial(_lines, source_A=source_A, kv_heads=site.num_kv_heads), site)
         for site in cache.sites
     )
     return dataclasses.replace(cache, shared=pages, sites=sites)

@@ -22,8 +22,8 @@ EXCEPTIONS: dict[str, list[str]] = {
             "class(k_BKSH, v_BKSH, rank) in torchkv"
         ),
         (
-            "caches/paged.py: PagedSite is class(k_YHP, v_YPH, num_kv_heads) in jaxkv, "
-            "class(k_AKPH, v_AKPH) in torchkv"
+            "caches/paged.py: PagedSite is class(k_YHP, v_YPH, num_kv_heads, rank) in jaxkv, "
+            "class(k_AKPH, v_AKPH, rank) in torchkv"
         ),
         (
             "caches/slots.py: attend_slots is (q_BTNH, k_XHS, v_XSH, *, query_BT, key_BS, "

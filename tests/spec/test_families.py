@@ -16,7 +16,7 @@ from jaxkv.spec.gguf_file import read_gguf
 
 WriteGguf = Callable[..., Path]
 ALL = (
-    "gemma2, gemma3, gpt2, gpt_neox, llama, mistral, mixtral, phi3, qwen2, qwen3, qwen3_moe, "
+    "deepseek_v2, deepseek_v3, gemma2, gemma3, gpt2, gpt_neox, llama, mistral, mixtral, phi3, qwen2, qwen3, qwen3_moe, "
     "reference"
 )
 NEXT = "Write a file for it in jaxkv/spec/families and add it to the table there."

@@ -80,10 +80,14 @@ def _replaced(site: Any, pages: Any, k_BKSH: Array, v_BKSH: Array) -> Any:
         return WindowSite(k_BKSH, v_BKSH, site.window, site.slack)
     assert isinstance(site, PagedSite)  # the layouts of the product
     page_BC = pages.table_BC.long()
-    k_AKPH, v_AKPH = site.k_AKPH.clone(), site.v_AKPH.clone()
+    has_values = site.v_AKPH is not None
+    k_AKPH = site.k_AKPH.clone()
+    v_AKPH = site.v_AKPH.clone() if has_values else k_AKPH[..., : site.rank].clone()
     for pool, new in ((k_AKPH, k_BKSH), (v_AKPH, v_BKSH)):
         pool[page_BC] = new.unflatten(2, (page_BC.shape[1], -1)).transpose(1, 2)
-    return PagedSite(k_AKPH, v_AKPH)
+    if has_values:
+        return PagedSite(k_AKPH, v_AKPH, None)
+    return PagedSite(_merged(site.k_AKPH, k_AKPH, v_AKPH), None, site.rank)
 
 
 def _merged(old_BKSH: Array, k_BKSH: Array, v_BKSH: Array) -> Array:
@@ -107,7 +111,15 @@ def _relaid(cache: Cache, table_BC: Array, source_A: Array) -> Cache:
     pages = dataclasses.replace(
         cache.shared, table_BC=table_BC.to(torch.int32), count_A=count_A.to(torch.int32)
     )
-    sites = tuple(PagedSite(site.k_AKPH[source_A], site.v_AKPH[source_A]) for site in cache.sites)
+    sites = tuple(
+        dataclasses.replace(
+            site,
+            **{
+                name: pool[source_A] for name, pool in vars(site).items() if isinstance(pool, Array)
+            },
+        )
+        for site in cache.sites
+    )
     return dataclasses.replace(cache, shared=pages, sites=sites, epoch=Epoch())
 
 
