@@ -48,6 +48,7 @@ class Subject:
         layout: str = "contiguous",
         slack: int = 0,
         page_size: int | None = None,
+        layout_options: Mapping[str, Any] | None = None,
         name: str | None = None,
         notes: tuple[str, ...] = (),
         compiled: bool = False,
@@ -55,6 +56,9 @@ class Subject:
     ):
         self.model, self.layout = model, layout
         self.slack, self.page_size = slack, page_size
+        self.layout_options = dict(layout_options or {})
+        if self.layout_options and layout in caches.LAYOUTS:
+            caches.check_options("Subject", layout, self.layout_options)
         self.name, self.notes, self.compiled = name or f"torchkv/{layout}", notes, compiled
         self.rollback_room = slack if layout == "window" else None
         self.forwarded_positions = 0
@@ -105,6 +109,7 @@ class Subject:
                 slack=self.slack,
                 layout=self.layout,
                 **({} if self.page_size is None else {"page_size": self.page_size}),
+                **self.layout_options,
             )
 
     def step(
@@ -283,13 +288,20 @@ class Subject:
 
     @property
     def _on(self) -> dict[str, Any]:
-        return {"layout": self.layout, "page_size": self.page_size, "slack": self.slack}
+        return {
+            "layout": self.layout,
+            "page_size": self.page_size,
+            "layout_options": self.layout_options,
+            "slack": self.slack,
+        }
 
     def _remade(self, model: Decoder | None = None, *, suffix: str, **changes: Any) -> "Subject":
         kept = {**self._on, "notes": self.notes, "compiled": self.compiled}
         kept["absorbed"] = self.absorbed
         if changes.get("layout", self.layout) != "paged":
             kept["page_size"] = None
+        if changes.get("layout", self.layout) != self.layout:
+            kept["layout_options"] = None
         made = Subject(model or self.model, name=f"{self.name} {suffix}", **{**kept, **changes})
         same_program = (self.compiled, self.absorbed) == (made.compiled, made.absorbed)
         if made.model.config == self.model.config and same_program:
@@ -307,6 +319,7 @@ def factory(
     page_size: int | str | None = None,
     seed: int | str = 0,
     dtype: str = "float32",
+    **options: int | str,
 ) -> Subject:
     """Return the subject that a command line names: `torchkv.subject:NAME?layout=paged`.
 
@@ -318,10 +331,11 @@ def factory(
         page_size: Tokens of a page, in the paged layout.
         seed: Of random weights.
         dtype: Of weights and cache.
+        **options: What the layout alone understands, see `caches.init`: `bits=4`, `sinks=2`.
 
     Raises:
         SourceError: The name leads to no checkpoint.
-        RequestError: The layout or dtype is unknown.
+        RequestError: The layout, its option or the dtype is unknown.
     """
     checkpoint, notes = open_subject(name, seed=int(seed))
     model = from_arrays(
@@ -335,6 +349,9 @@ def factory(
         layout=layout,
         slack=int(slack),
         page_size=None if page_size is None else int(page_size),
+        layout_options={
+            key: int(value) if str(value).isdecimal() else value for key, value in options.items()
+        },
         name=f"torchkv/{checkpoint.name}/{layout}",
         notes=notes,
     )
