@@ -9,11 +9,12 @@ The first `attend` of a step consumes the cache that it began from: using that o
 """
 
 from torchkv.caches.buffers import narrow, nbytes, poison, read, scrub, widen
-from torchkv.caches.disk import load, save
+from torchkv.caches.disk import load, peek, save
 from torchkv.caches.history import fork, gather, reset, rollback
 from torchkv.caches.layouts import LAYOUTS
+from torchkv.caches.sharing import adopt, fork_row, hold, holders, release
 from torchkv.caches.state import Bias, Cache, Expand, Rotate, Step
-from torchkv.caches.verbs import attend, begin, check, check_dtype, commit, init
+from torchkv.caches.verbs import attend, begin, check, check_dtype, check_options, commit, init
 from torchkv.ops import Rule
 
 __all__ = [
@@ -24,19 +25,26 @@ __all__ = [
     "Rotate",
     "Rule",
     "Step",
+    "adopt",
     "attend",
     "begin",
     "check",
     "check_dtype",
+    "check_options",
     "commit",
     "fork",
+    "fork_row",
     "gather",
+    "hold",
+    "holders",
     "init",
     "load",
     "narrow",
     "nbytes",
+    "peek",
     "poison",
     "read",
+    "release",
     "reset",
     "rollback",
     "save",
