@@ -182,7 +182,9 @@ def _latent_attention(
         up("k_up"),
         up("v_up"),
         linear("o", bias=a.out_bias),
-        *(() if plain else (linear("q_down", bias=a.qkv_bias), norm("q_norm"), linear("q_up"))),
+        None if plain else linear("q_down", bias=a.qkv_bias),
+        None if plain else norm("q_norm"),
+        None if plain else linear("q_up"),
     )
 
 

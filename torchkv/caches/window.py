@@ -203,6 +203,7 @@ def poison_site(
 ) -> WindowSite:
     """Return a copy of the ring with NaN in every slot that no later query can see."""
     k_BKCH, v_BKCH = slots.poison(site.k_BKCH, site.v_BKCH, _needed(site, length_B, peak_B))
+    assert v_BKCH is not None  # a ring keeps both
     return WindowSite(k_BKCH, v_BKCH, site.window, site.slack)
 
 

@@ -80,12 +80,11 @@ def _replaced(site: Any, pages: Any, k_BKSH: Array, v_BKSH: Array) -> Any:
         return WindowSite(k_BKSH, v_BKSH, site.window, site.slack)
     assert isinstance(site, PagedSite)  # the layouts of the product
     page_BC = pages.table_BC.long()
-    has_values = site.v_AKPH is not None
     k_AKPH = site.k_AKPH.clone()
-    v_AKPH = site.v_AKPH.clone() if has_values else k_AKPH[..., : site.rank].clone()
+    v_AKPH = (k_AKPH[..., : site.rank] if site.v_AKPH is None else site.v_AKPH).clone()
     for pool, new in ((k_AKPH, k_BKSH), (v_AKPH, v_BKSH)):
         pool[page_BC] = new.unflatten(2, (page_BC.shape[1], -1)).transpose(1, 2)
-    if has_values:
+    if site.rank is None:
         return PagedSite(k_AKPH, v_AKPH, None)
     return PagedSite(_merged(site.k_AKPH, k_AKPH, v_AKPH), None, site.rank)
 
