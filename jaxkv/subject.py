@@ -16,17 +16,20 @@ from jaxkv import caches
 from jaxkv.caches import Cache
 from jaxkv.generation import Generated, generate
 from jaxkv.model import Decoder
-from jaxkv.spec.errors import RequestError
+from jaxkv.spec.compression import Groups, quantization
+from jaxkv.spec.errors import RequestError, Unsupported
 from jaxkv.spec.identity import weights_hash
 from jaxkv.spec.tiny import open_subject
 from jaxkv.streaming import stream
-from jaxkv.testing import states, variants
+from jaxkv.testing import bounds, states, variants
 from jaxkv.testing.driver import Driver
 from jaxkv.testing.explicit_state import ExplicitState
 from jaxkv.testing.info import KV, SubjectInfo, describe
 from jaxkv.testing.inputs import check_points, check_room, read_tokens
 from jaxkv.testing.states import State
 from jaxkv.weights import from_arrays, to_arrays
+
+_BYTES = (8, "fp8")
 
 __all__ = ["KV", "Subject", "SubjectInfo", "factory"]
 
@@ -61,7 +64,8 @@ class Subject:
         if self.layout_options and layout in caches.LAYOUTS:
             caches.check_options("Subject", layout, self.layout_options)
         self.name, self.notes, self.compiled = name or f"jaxkv/{layout}", notes, compiled
-        self.rollback_room = slack if layout == "window" else None
+        is_whole = layout in ("contiguous", "paged") or self.layout_options.get("bits") in _BYTES
+        self.rollback_room = None if is_whole else slack
         self.forwarded_positions = 0
         self.absorbed = absorbed
         self._driver = Driver(model, compiled=compiled, absorbed=absorbed)
@@ -72,7 +76,12 @@ class Subject:
         """What a tester may know about this subject."""
         hashed = weights_hash(to_arrays(self.model))
         return describe(
-            self.model, layout=self.layout, name=self.name, weights_hash=hashed, notes=self.notes
+            self.model,
+            layout=self.layout,
+            name=self.name,
+            weights_hash=hashed,
+            notes=self.notes,
+            options=self.layout_options,
         )
 
     def full(
@@ -86,12 +95,17 @@ class Subject:
     ) -> np.ndarray:
         """Return logits [B, T, V] of whole texts without a cache; for the options see `step`.
 
+        With a layout of sinks, what its policy gives in one step: it is no full attention.
+
         Raises:
             CapacityError: The texts are longer than the model's positions.
             RequestError: An id is outside the vocabulary, or the model in training mode.
         """
         tokens = read_tokens("full", ids, self.model, count=count, mask=mask)
         check_room("full", int(tokens.count_B.max()), self.model)
+        if self.layout.startswith("sinks"):
+            state = self.init(len(np.asarray(ids)))
+            return self.step(state, ids, count=count, mask=mask)[0]
         self.forwarded_positions += int(tokens.real_BT.sum())
         given = {"positions": positions, "visible": visible}
         if positions is not None or visible is not None:
@@ -263,6 +277,27 @@ class Subject:
             changes = variants.options_of(name, self.model, self.info.variants)
             self._variants[name] = self._remade(suffix=name, **changes)
         return self._variants[name]
+
+    def quant_bound(self) -> dict[str, float]:
+        """Return how far the codes may be from the exact variant, by point; see `bounds`.
+
+        Raises:
+            Unsupported: The layout has no codes.
+        """
+        if self.layout != "quantized":
+            raise Unsupported(
+                f"quant_bound: layout {self.layout!r} has no codes. Use layout='quantized'."
+            )
+        return dict(self._bound)
+
+    def quant_residual(self) -> int:
+        """Return how many of the first tokens of a text are all read as they are."""
+        form = quantization(**self.layout_options)
+        return form.residual_length - 1 if isinstance(form, Groups) else 0
+
+    @cached_property
+    def _bound(self) -> dict[str, float]:
+        return bounds.quant_bound(self.variant("exact"), quantization(**self.layout_options))
 
     def nudged(self, scale: float, seed: int) -> "Subject":
         """Return the subject with every weight times 1 + scale * a standard normal number."""

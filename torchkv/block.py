@@ -80,14 +80,22 @@ def rotation(
 ) -> Rotate:
     """Return the function that turns queries or keys by their positions.
 
-    The step's own positions are tabled once. length_B counts each row's tokens after the step,
-    which the speeds of some scalings follow.
+    The step's own positions are tabled once, and so are others that layer after layer asks for.
+    length_B counts each row's tokens after the step, which the speeds of some scalings follow.
     """
     table = partial(ops.rope_table, length_B=length_B, rope=rope, dtype=dtype)
     own = table(position_BT)
+    others: list[tuple[Array, tuple[Array, Array]]] = []
+
+    def tabled(at_BT: Array) -> tuple[Array, Array]:
+        for known_BT, found in others:
+            if torch.equal(known_BT, at_BT):
+                return found
+        others.append((at_BT, table(at_BT)))
+        return others[-1][1]
 
     def rotate(x_BTNH: Array, at_BT: Array) -> Array:
-        cos_BTR, sin_BTR = own if at_BT is position_BT else table(at_BT)
+        cos_BTR, sin_BTR = own if at_BT is position_BT else tabled(at_BT)
         return ops.apply_rope(x_BTNH, cos_BTR, sin_BTR, interleaved=rope.interleaved)
 
     return rotate

@@ -46,8 +46,12 @@ def write(
     if new_k_XTH.shape[1] == 1 and step.rectangular:
         start = jnp.max(jnp.where(step.count_B > 0, step.length_B, 0)) % ring
         keep_X = jnp.repeat(step.count_B > 0, new_k_XTH.shape[0] // step.count_B.shape[0])
-        return slots.write_slice(k_XHA, v_XAH, new_k_XTH, new_v_XTH, start=start, keep_X=keep_X)
+        k, v = slots.write_slice(k_XHA, v_XAH, new_k_XTH, new_v_XTH, start=start, keep_X=keep_X)
+        assert v is not None  # there were values
+        return k, v
     end_B1 = (step.length_B + step.count_B)[:, None]
     survives_BT = step.valid_BT & (step.position_BT >= end_B1 - ring)
     slot_BT = jnp.where(survives_BT, step.position_BT % ring, ring)
-    return slots.write_slots(k_XHA, v_XAH, new_k_XTH, new_v_XTH, slot_BT=slot_BT)
+    k, v = slots.write_slots(k_XHA, v_XAH, new_k_XTH, new_v_XTH, slot_BT=slot_BT)
+    assert v is not None  # there were values
+    return k, v

@@ -26,7 +26,7 @@ from jaxkv.caches import ring, slots
 from jaxkv.caches.state import Bias, Cache, Expand, Rotate, Step
 from jaxkv.caches.view import View
 from jaxkv.pytree import pytree, static
-from jaxkv.spec.compression import SINK_OPTIONS, Sinks
+from jaxkv.spec.compression import SINK_OPTIONS, Sinks, refuse_latent
 from jaxkv.spec.config import Attention
 from jaxkv.spec.errors import Unsupported
 
@@ -58,10 +58,12 @@ def init_site(
 
     Raises:
         RequestError: An option is out of range.
-        Unsupported: The attention has no rotary positions, or some that follow the text's length.
+        Unsupported: The attention is to latents, has no rotary positions, or some that follow the
+            text's length.
 
     Cost: allocates 2 * batch * K * (s + W + slack) * H elements, whatever the text's length.
     """
+    refuse_latent(attention, "sinks")
     if attention.rope is None or attention.rope.follows_length:
         what = "no rotary positions" if attention.rope is None else "rotary speeds by the length"
         raise Unsupported(

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from jaxkv.caches import sinks
 from jaxkv.caches.sinks import SinkSite
-from jaxkv.spec.compression import SINK_OPTIONS, Sinks
+from jaxkv.spec.compression import SINK_OPTIONS, Sinks, refuse_latent
 from jaxkv.spec.config import Attention
 
 OPTIONS = SINK_OPTIONS
@@ -32,6 +32,8 @@ def init_site(
 
     Raises:
         RequestError: An option is out of range.
+        Unsupported: The attention is to latents.
     """
+    refuse_latent(attention, "sinks_absolute")
     sizes = {"batch": batch, "capacity": capacity, "dtype": dtype, "slack": slack}
     return sinks.empty(attention, **sizes, turned=True, form=Sinks(**options))

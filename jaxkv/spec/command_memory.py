@@ -2,17 +2,26 @@
 
 import argparse
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from jaxkv.spec import memory
+from jaxkv.spec.compressed_bytes import COMPRESSED, compressed_parts
+from jaxkv.spec.compression import QUANTIZED_OPTIONS, SINK_OPTIONS
 from jaxkv.spec.config import ModelConfig
 from jaxkv.spec.errors import RequestError
 from jaxkv.spec.memory_examples import beyond, examples, score_counts
 from jaxkv.spec.source import open_source
 
 _LONGEST = 1 << 60
+_OPTIONS = {
+    "bits": "quantized: 2, 4, 8 or fp8",
+    "group-size": "quantized: numbers that share a scale",
+    "residual-length": "quantized: last tokens kept as they are",
+    "sinks": "sinks: first tokens kept",
+    "window": "sinks: last tokens kept",
+}
 
 
 @dataclass(frozen=True)
@@ -30,6 +39,10 @@ class MemoryReport:
         note: What must be said of the length asked for; '' for nothing.
         baseline: What the saving is against; '' when every query head has its own keys.
         saving: Of keys and values against the baseline, in percent; '' without one.
+        payload_ratio: How many times less the codes take than the numbers that they stand for; ''
+            without codes.
+        total_ratio: How many times less keys and values take in all, scales, zero points and
+            residual counted, than in the layout "contiguous"; '' for that one.
         scores: Scores of one row per layer and query head, by how they are computed.
         usable_bytes: Memory given; None without `--memory`, and so are those below.
         workspace_bytes: As given.
@@ -53,6 +66,8 @@ class MemoryReport:
     note: str
     baseline: str
     saving: str
+    payload_ratio: str
+    total_ratio: str
     scores: dict[str, int]
     usable_bytes: int | None = None
     workspace_bytes: int | None = None
@@ -71,6 +86,8 @@ def add(commands: Any) -> None:
     parser.add_argument("--length", type=int, metavar="T", help="tokens of a row")
     parser.add_argument("--dtype", choices=tuple(memory.ITEMSIZES), default="float32")
     parser.add_argument("--layout", choices=memory.LAYOUTS, default="contiguous")
+    for name, about in _OPTIONS.items():
+        parser.add_argument(f"--{name}", type=_number, metavar="N", help=about)
     parser.add_argument("--memory", metavar="BYTES", help="usable memory, for instance 40GiB")
     parser.add_argument("--workspace", default="0", metavar="BYTES", help="for a step's results")
     parser.add_argument("--reserve", default="0", metavar="BYTES", help="for others")
@@ -102,6 +119,7 @@ def run(options: argparse.Namespace) -> None:
         layout=options.layout,
         batch=options.batch,
         length=options.length,
+        options=_layout_options(options),
     )
     if "memory" in given:
         report = fit(report, given["memory"], given["workspace"], given["reserve"])
@@ -109,7 +127,14 @@ def run(options: argparse.Namespace) -> None:
 
 
 def measure(
-    config: ModelConfig, *, model: str, dtype: str, layout: str, batch: int, length: int
+    config: ModelConfig,
+    *,
+    model: str,
+    dtype: str,
+    layout: str,
+    batch: int,
+    length: int,
+    options: Mapping[str, Any] | None = None,
 ) -> MemoryReport:
     """Return the arithmetic of one model, without the memory that it would have."""
     itemsize = memory.ITEMSIZES[dtype]
@@ -117,10 +142,11 @@ def measure(
 
     def bytes_at(tokens: int, rows: int = batch) -> int:
         return memory.model_cache_bytes(
-            config, batch=rows, tokens=tokens, itemsize=itemsize, layout=layout
+            config, batch=rows, tokens=tokens, itemsize=itemsize, layout=layout, options=options
         )
 
     baseline, saved = _against_multi_head(config, length, itemsize)
+    payload, total = _ratios(config, length, itemsize, layout, options)
     equal = memory.equal_length(weights, bytes_at, most=_LONGEST)
     return MemoryReport(
         model=model,
@@ -137,6 +163,8 @@ def measure(
         note=beyond(length, config.max_positions),
         baseline=baseline,
         saving=saved,
+        payload_ratio=payload,
+        total_ratio=total,
         scores=score_counts(length),
     )
 
@@ -153,6 +181,41 @@ def fit(report: MemoryReport, usable: int, workspace: int, reserve: int) -> Memo
         requests=found.requests,
         fault=found.fault,
     )
+
+
+def _ratios(
+    config: ModelConfig, tokens: int, itemsize: int, layout: str, options: Mapping[str, Any] | None
+) -> tuple[str, str]:
+    if layout not in COMPRESSED:
+        return "", ""
+    sizes = {"batch": 1, "tokens": tokens, "itemsize": itemsize}
+    parts = compressed_parts(config, **sizes, layout=layout, options=options)
+    plain = memory.model_cache_bytes(config, **sizes)
+    payload = f"{parts.coded_bytes / parts.code_bytes:.2f}" if parts.code_bytes else ""
+    return payload, f"{plain / parts.total_bytes:.2f}"
+
+
+def _layout_options(options: argparse.Namespace) -> dict[str, Any]:
+    """Return what was given for the layout alone.
+
+    Raises:
+        RequestError: An option of another layout.
+    """
+    names = {name.replace("-", "_") for name in _OPTIONS}
+    given = {name: value for name, value in vars(options).items() if name in names}
+    given = {name: value for name, value in given.items() if value is not None}
+    known = QUANTIZED_OPTIONS if options.layout == "quantized" else ()
+    known = SINK_OPTIONS if options.layout.startswith("sinks") else known
+    for name in given:
+        if name not in known:
+            raise RequestError(
+                f"memory: layout {options.layout!r} has no option {name!r}. Leave it out."
+            )
+    return given
+
+
+def _number(text: str) -> int | str:
+    return int(text) if text.isdecimal() else text
 
 
 def _against_multi_head(config: ModelConfig, tokens: int, itemsize: int) -> tuple[str, str]:
@@ -186,10 +249,14 @@ def _lines(r: MemoryReport) -> Iterator[str]:
     yield f"weights       {r.weights_bytes:>20,} bytes, {r.parameters:,} parameters"
     yield f"one request   {r.request_bytes:>20,} bytes of keys and values"
     yield f"cache         {r.cache_bytes:>20,} bytes, {r.batch} rows with lengths and marks"
+    if r.payload_ratio:
+        yield f"payload ratio {r.payload_ratio:>20} times fewer bytes of codes than of the numbers"
+    if r.total_ratio:
+        yield f"total ratio   {r.total_ratio:>20} times fewer bytes in all than contiguous"
     if r.baseline:
         yield f"saving        {r.saving:>20} against {r.baseline}"
     if r.equal_length is None:
-        yield "cache equals weights at no length: every layer has a window"
+        yield "cache equals weights at no length: what every layer keeps is bounded"
     else:
         note = f" ({r.equal_note})" if r.equal_note else ""
         yield f"cache equals weights from {r.equal_length:,} tokens a row on{note}"

@@ -6,7 +6,8 @@ Letters: H head width.
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from jaxkv.spec.errors import RequestError
+from jaxkv.spec.config import Attention
+from jaxkv.spec.errors import RequestError, Unsupported
 
 Order = Literal["chunk_invariant", "kivi"]
 ORDERS: tuple[Order, ...] = ("chunk_invariant", "kivi")
@@ -145,6 +146,19 @@ def quantization(*, bits: int | str = 4, **options: Any) -> Groups | PerToken:
             )
         return PerToken("int8" if bits == 8 else "fp8")
     return Groups(int(bits), **options)
+
+
+def refuse_latent(attention: Attention, layout: str) -> None:
+    """Refuse an attention to latents, whose one key a token holds its values.
+
+    Raises:
+        Unsupported: It is one.
+    """
+    if attention.latent is not None:
+        raise Unsupported(
+            f"init: layout {layout!r} keeps the keys and values of heads, but the attention is to "
+            "latents, which are neither. Use layout='contiguous' or 'paged'."
+        )
 
 
 def _require_whole(name: str, value: Any) -> None:

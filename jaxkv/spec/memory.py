@@ -6,17 +6,19 @@ and workspace. Scores are counted per layer and query head; they are neither FLO
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation, localcontext
 from fractions import Fraction
+from typing import Any
 
+from jaxkv.spec.compressed_bytes import COMPRESSED, compressed_parts
 from jaxkv.spec.config import Layer, ModelConfig, weight_shapes
 from jaxkv.spec.errors import RequestError
 
 ITEMSIZES = {"float32": 4, "bfloat16": 2, "float64": 8}
 """Bytes an element of each dtype."""
-LAYOUTS = ("contiguous", "window")
+LAYOUTS = ("contiguous", "window", *COMPRESSED)
 _BOOKKEEPING_BYTES_A_ROW = 3 * 4
 _UNITS = {"": 1, "B": 1} | {
     f"{letter}{kind}B": (1024 if kind else 1000) ** power
@@ -74,6 +76,7 @@ def model_cache_bytes(
     itemsize: int,
     layout: str = "contiguous",
     slack: int = 0,
+    options: Mapping[str, Any] | None = None,
 ) -> int:
     """Return the bytes of the keys and values of a model, layer by layer.
 
@@ -82,16 +85,21 @@ def model_cache_bytes(
         batch: Rows.
         tokens: Of each row; for buffers, their capacity.
         itemsize: Bytes an element.
-        layout: "contiguous", or "window": rings of window + slack slots where a layer has a window.
+        layout: "contiguous", or "window": rings of window + slack slots where a layer has a window;
+            or one of those that keep less, see `compressed_parts`.
         slack: Tokens that a ring can roll back.
+        options: Of a layout that keeps less.
 
     Raises:
-        RequestError: The layout is none of these.
+        RequestError: The layout is none of these, or an option is out of range.
     """
     if layout not in LAYOUTS:
         raise RequestError(
             f"model_cache_bytes: layout is {layout!r}, expected one of {', '.join(LAYOUTS)}."
         )
+    if layout in COMPRESSED:
+        sizes = {"batch": batch, "tokens": tokens, "itemsize": itemsize, "slack": slack}
+        return compressed_parts(config, **sizes, layout=layout, options=options).total_bytes
     return sum(
         cache_bytes(
             layers=1,

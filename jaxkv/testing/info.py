@@ -5,6 +5,7 @@ Letters: B rows, S slots, K key/value heads, H head width, V vocabulary.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +20,6 @@ _NEVER = {
     "batch_invariant": "a matrix product may round a row by the number of its neighbours",
     "prefix": "there is no prefix store",
     "speculate": "there is no speculative generation",
-    "quant": "there is no quantized cache",
     "cross": "the model is a decoder alone",
 }
 
@@ -80,11 +80,12 @@ def describe(
     name: str,
     weights_hash: str | None = None,
     notes: tuple[str, ...] = (),
+    options: Mapping[str, Any] | None = None,
 ) -> SubjectInfo:
     """Return what a subject on a layout offers, and why it does not offer the rest."""
     config = model.config
-    absent = _absent(config, layout)
-    extra = {"rope", "gqa", "mla", "paged"} - absent.keys()
+    absent = _absent(config, layout) | _changed(config, layout, options or {})
+    extra = {"rope", "gqa", "mla", "paged", "quant"} - absent.keys()
     return SubjectInfo(
         name=name,
         framework="jax",
@@ -120,9 +121,34 @@ def _absent(config: ModelConfig, layout: str) -> dict[str, str]:
     return absent
 
 
+def _changed(config: ModelConfig, layout: str, options: Mapping[str, Any]) -> dict[str, str]:
+    """Return what a layout that changes results does not offer, and why."""
+    ring = "what a long rollback needs is no longer there as it was"
+    if layout == "quantized":
+        absent = {"layouts": "its layout is what it tests; variant 'exact' is another function"}
+        if options.get("bits", 4) in (2, 4) or any(x.attention.window for x in config.layers):
+            absent["rollback"] = ring
+        if options.get("order") == "kivi":
+            why = "order=kivi reads a step's own tokens as they are and earlier ones from codes"
+            absent["chunk"] = f"{why}, so that what a text gives depends on how it was cut"
+            absent["rollback"] = f"{why}, so that going back and on is another cut of the text"
+        return absent
+    absent = {"quant": f"the {layout} layout has no codes; layout=quantized has"}
+    if not layout.startswith("sinks"):
+        return absent
+    policy = "its policy drops tokens, by itself and by their places: it is no full attention"
+    for name in ("layouts", "window", "positions", "visible", "rope"):
+        absent[name] = policy
+    return absent | {"rollback": ring}
+
+
 def _variants(config: ModelConfig, layout: str) -> tuple[str, ...]:
     attentions = [layer.attention for layer in config.layers]
+    if layout.startswith("sinks"):
+        return ("eager", "jit")
     names = ["layout_contiguous", "layout_paged", "window=N", "eager", "jit"]
+    if layout == "quantized":
+        names = ["exact", "window=N", "eager", "jit"]
     if any(a.window is not None for a in attentions):
         names.append("layout_window")
     if any(a.latent is not None for a in attentions):

@@ -15,10 +15,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxkv.caches import Cache
+from jaxkv.caches.coded import QuantizedSite
 from jaxkv.caches.contiguous import ContiguousSite
 from jaxkv.caches.paged import PagedSite
+from jaxkv.caches.per_token import PerTokenSite
+from jaxkv.caches.sinks import SinkSite
 from jaxkv.caches.window import WindowSite
 from jaxkv.spec.errors import Unsupported
+from jaxkv.testing.recoding import recoded
 
 
 def write(cache: Cache, layer: int, k_BSKH: np.ndarray, v_BSKH: np.ndarray) -> Cache:
@@ -30,6 +34,8 @@ def write(cache: Cache, layer: int, k_BSKH: np.ndarray, v_BSKH: np.ndarray) -> C
         cache = _unshare(cache)
         columns = cache.shared.table_BC.shape[1]
         site = _write_pages(cache.sites[layer], cache.shared, k_BSKH, v_BSKH, columns)
+    elif isinstance(cache.sites[layer], QuantizedSite | PerTokenSite):
+        site = recoded(cache.sites[layer], cache, k_BSKH, v_BSKH)
     else:
         site = _write_slots(cache.sites[layer], k_BSKH, v_BSKH)
     sites = [*cache.sites]
@@ -87,6 +93,9 @@ def _write_slots(site: Any, k_BSKH: np.ndarray, v_BSKH: np.ndarray) -> Any:
         if rank is not None:
             return ContiguousSite(jnp.asarray(_merged(site.k_XHS, k_XHS, v_XSH)), None, rank)
         return ContiguousSite(jnp.asarray(k_XHS, dtype), jnp.asarray(v_XSH, dtype), None)
+    if isinstance(site, SinkSite):
+        keys, values = (jnp.asarray(x, site.k_XHS.dtype) for x in (k_XHS, v_XSH))
+        return dataclasses.replace(site, k_XHS=keys, v_XSH=values)
     assert isinstance(site, WindowSite)  # the layouts of the product
     dtype = site.k_XHC.dtype
     return WindowSite(jnp.asarray(k_XHS, dtype), jnp.asarray(v_XSH, dtype), site.window, site.slack)

@@ -96,6 +96,8 @@ def test_memory_counts_a_models_bytes(twin: str, capsys: pytest.CaptureFixture[s
         "note": "beyond the model's 160 positions: storage only",
         "baseline": "",
         "saving": "",
+        "payload_ratio": "",
+        "total_ratio": "",
         "scores": {
             "cached": 14_535,
             "uncached, full squares": 1_652_145,

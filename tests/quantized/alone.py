@@ -30,7 +30,7 @@ class Form:
         return f"{self.bits}-{self.order}"
 
     @property
-    def options(self):
+    def options(self) -> dict[str, Any]:
         if self.bits in (8, "fp8"):
             return {"bits": self.bits}
         return dict(vars(self))

@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor as Array
 
-from jaxkv.spec.compression import QUANTIZED_OPTIONS, PerToken, quantization
+from jaxkv.spec.compression import QUANTIZED_OPTIONS, PerToken, quantization, refuse_latent
 from jaxkv.spec.config import Attention
 from jaxkv.spec.errors import Unsupported
 from torchkv import ops
@@ -49,10 +49,12 @@ def init_site(
 
     Raises:
         RequestError: There is no such scheme, or its groups do not divide the head.
+        Unsupported: The attention is to latents.
 
     Cost: allocates bits/8 bytes a number of `capacity` tokens in whole blocks of R, two numbers a
     group, and keys and values of R + slack tokens.
     """
+    refuse_latent(attention, "quantized")
     form, width = quantization(**options), attention.head_dim
     sizes = {"batch": batch, "kv_heads": attention.num_kv_heads, "width": width}
     if isinstance(form, PerToken):

@@ -23,7 +23,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor as Array
 
-from jaxkv.spec.compression import SINK_OPTIONS, Sinks
+from jaxkv.spec.compression import SINK_OPTIONS, Sinks, refuse_latent
 from jaxkv.spec.config import Attention
 from jaxkv.spec.errors import Unsupported
 from torchkv import ops
@@ -59,10 +59,12 @@ def init_site(
 
     Raises:
         RequestError: An option is out of range.
-        Unsupported: The attention has no rotary positions, or some that follow the text's length.
+        Unsupported: The attention is to latents, has no rotary positions, or some that follow the
+            text's length.
 
     Cost: allocates 2 * batch * K * (s + W + slack) * H elements, whatever the text's length.
     """
+    refuse_latent(attention, "sinks")
     if attention.rope is None or attention.rope.follows_length:
         what = "no rotary positions" if attention.rope is None else "rotary speeds by the length"
         raise Unsupported(

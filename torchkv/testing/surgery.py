@@ -16,10 +16,14 @@ from torch import Tensor as Array
 from jaxkv.spec.errors import Unsupported
 from torchkv import caches
 from torchkv.caches import Cache
+from torchkv.caches.coded import QuantizedSite
 from torchkv.caches.contiguous import ContiguousSite
 from torchkv.caches.paged import PagedSite
+from torchkv.caches.per_token import PerTokenSite
+from torchkv.caches.sinks import SinkSite
 from torchkv.caches.state import Epoch
 from torchkv.caches.window import WindowSite
+from torchkv.testing.recoding import recoded
 
 
 def write(cache: Cache, layer: int, k_BSKH: np.ndarray, v_BSKH: np.ndarray) -> Cache:
@@ -29,14 +33,14 @@ def write(cache: Cache, layer: int, k_BSKH: np.ndarray, v_BSKH: np.ndarray) -> C
     """
     cache = caches.fork(cache) if cache.shared is None else _unshare(cache)
     site = cache.sites[layer]
+    if isinstance(site, QuantizedSite | PerTokenSite):
+        return _with_site(cache, layer, recoded(site, cache, k_BSKH, v_BSKH))
     first = next(x for x in vars(site).values() if isinstance(x, Array))
     keys, values = (
         torch.tensor(x, dtype=first.dtype, device=first.device).transpose(1, 2).contiguous()
         for x in (k_BSKH, v_BSKH)
     )
-    sites = [*cache.sites]
-    sites[layer] = _replaced(site, cache.shared, keys, values)
-    return dataclasses.replace(cache, sites=tuple(sites))
+    return _with_site(cache, layer, _replaced(site, cache.shared, keys, values))
 
 
 def permute_pages(cache: Cache, seed: int) -> Cache:
@@ -71,6 +75,12 @@ def grow(cache: Cache, like: Cache) -> Cache:
     return dataclasses.replace(cache, sites=tuple(sites), capacity=like.capacity, epoch=Epoch())
 
 
+def _with_site(cache: Cache, layer: int, site: Any) -> Cache:
+    sites = [*cache.sites]
+    sites[layer] = site
+    return dataclasses.replace(cache, sites=tuple(sites))
+
+
 def _replaced(site: Any, pages: Any, k_BKSH: Array, v_BKSH: Array) -> Any:
     if isinstance(site, ContiguousSite) and site.rank is None:
         return ContiguousSite(k_BKSH, v_BKSH, None)
@@ -78,6 +88,8 @@ def _replaced(site: Any, pages: Any, k_BKSH: Array, v_BKSH: Array) -> Any:
         return ContiguousSite(_merged(site.k_BKSH, k_BKSH, v_BKSH), None, site.rank)
     if isinstance(site, WindowSite):
         return WindowSite(k_BKSH, v_BKSH, site.window, site.slack)
+    if isinstance(site, SinkSite):
+        return dataclasses.replace(site, k_BKSH=k_BKSH, v_BKSH=v_BKSH)
     assert isinstance(site, PagedSite)  # the layouts of the product
     page_BC = pages.table_BC.long()
     k_AKPH = site.k_AKPH.clone()

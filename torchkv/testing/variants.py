@@ -102,6 +102,7 @@ def options_of(name: str, model: Decoder, known: Sequence[str]) -> dict[str, Any
         "mla_absorbed": lambda: {"absorbed": True},
         "eager": lambda: {"compiled": False},
         "jit": lambda: {"compiled": True},
+        "exact": lambda: {"layout": "contiguous"},
         "": lambda: {"layout": layout},
     }[kind]()
 
