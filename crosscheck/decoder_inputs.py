@@ -37,11 +37,23 @@ _KNOWN = {
     "experts": {"num_experts", "top_k", "normalized", "expert"},
     "norm": {"kind", "eps"},
 }
+# What is computed in one way only.
+_NEUTRAL: dict[str, dict[str, Any]] = {
+    "config": {
+        "embed_norm": False,
+        "position_offset": 0,
+        "final_norm": True,
+        "scaled_head": False,
+        "encoder": None,
+    },
+    "layer": {"norm_after": False, "cross": None},
+    "attention": {"relative": None, "causal": True},
+}
 # What a part may leave out: it is then off.
 _OPTIONAL = {
-    "config": {"scaled_embedding", "logit_soft_cap"},
-    "layer": {"parallel", "post_norms"},
-    "attention": {"score_width", "qk_norm"},
+    "config": {"scaled_embedding", "logit_soft_cap", *_NEUTRAL["config"]},
+    "layer": {"parallel", "post_norms", *_NEUTRAL["layer"]},
+    "attention": {"score_width", "qk_norm", *_NEUTRAL["attention"]},
     "norm": {"plus_one"},
 }
 _SCALINGS = {
@@ -117,8 +129,11 @@ def check_config(config: Mapping[str, Any]) -> None:
     """
     _check_part("config", config, _MODEL, _OPTIONAL["config"])
     _check_known("config.norm", config["norm"], "norm")
+    _check_neutral("config", config, "config")
     for i, layer in enumerate(config["layers"]):
         owner = f"config.layers[{i}]"
+        _check_neutral(owner, layer, "layer")
+        _check_neutral(f"{owner}.attention", layer["attention"], "attention")
         _check_known(owner, layer, "layer")
         _check_known(f"{owner}.attention", layer["attention"], "attention")
         if layer["attention"].get("qk_norm") is not None:
@@ -126,6 +141,14 @@ def check_config(config: Mapping[str, Any]) -> None:
         _check_mlp(f"{owner}.mlp", layer["mlp"])
         if layer["attention"]["rope"] is not None:
             _check_rope(f"{owner}.attention.rope", layer["attention"]["rope"])
+
+
+def _check_neutral(owner: str, part: Mapping[str, Any], kind: str) -> None:
+    for key, value in _NEUTRAL[kind].items():
+        if part.get(key, value) != value:
+            raise DecoderError(
+                f"{owner} has {key!r} = {part[key]!r:.60}, which this decoder does not compute."
+            )
 
 
 def _check_mlp(owner: str, mlp: Mapping[str, Any]) -> None:

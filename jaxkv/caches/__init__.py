@@ -5,7 +5,8 @@ out_BTNH, site = attend(cache.sites[i], step, q_BTNH, k_BTKH, v_BTKH, rule=rule)
 cache = commit(cache, step, sites)
 """
 
-from jaxkv.caches.buffers import narrow, nbytes, poison, read, scrub, widen
+from jaxkv.caches.buffers import fill, narrow, nbytes, poison, read, scrub, widen
+from jaxkv.caches.cross import Source
 from jaxkv.caches.disk import load, save
 from jaxkv.caches.history import fork, gather, reset, rollback
 from jaxkv.caches.layouts import LAYOUTS
@@ -20,12 +21,14 @@ __all__ = [
     "Expand",
     "Rotate",
     "Rule",
+    "Source",
     "Step",
     "attend",
     "begin",
     "check",
     "check_dtype",
     "commit",
+    "fill",
     "fork",
     "gather",
     "init",

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from jaxkv.spec.part import Part, require, require_above, require_whole
+from jaxkv.spec.relative import Relative, check_relatives
 from jaxkv.spec.scaling import (
     DynamicScaling,
     Llama3Scaling,
@@ -20,18 +21,18 @@ from jaxkv.spec.scaling import (
 __all__ = [
     "Activation",
     "Attention",
+    "Encoder",
     "Experts",
     "Layer",
     "Llama3Scaling",
     "Mlp",
     "ModelConfig",
     "Norm",
+    "Relative",
     "Rope",
-    "weight_shapes",
 ]
 
-Activation = Literal["silu", "gelu", "gelu_tanh"]
-Shapes = dict[str, tuple[int, ...]]
+Activation = Literal["silu", "gelu", "gelu_tanh", "relu"]
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,8 @@ class Attention(Part):
     """One attention: N query heads share K key/value heads of width H.
 
     Window None means all earlier tokens. Scores are q.k / score_width^(1/2), None means H. With a
-    qk_norm, queries and keys are normed over each head's channels, before they turn.
+    qk_norm, queries and keys are normed over each head's channels, before they turn. A relative
+    bias is added to the scores. Not causal means that later tokens are seen too.
     """
 
     num_heads: int
@@ -115,6 +117,8 @@ class Attention(Part):
     soft_cap: float | None = None
     score_width: float | None = None
     qk_norm: Norm | None = None
+    relative: Relative | None = None
+    causal: bool = True
 
     def __post_init__(self) -> None:
         n, k = self.num_heads, self.num_kv_heads
@@ -140,7 +144,7 @@ class Attention(Part):
 
     @classmethod
     def _revive(cls, name: str, value: Any) -> Any:
-        return _part_of({"rope": Rope, "qk_norm": Norm}, name, value)
+        return _part_of({"rope": Rope, "qk_norm": Norm, "relative": Relative}, name, value)
 
 
 @dataclass(frozen=True)
@@ -157,7 +161,7 @@ class Mlp(Part):
 
     def __post_init__(self) -> None:
         require_whole("Mlp", width=self.width)
-        known = ("silu", "gelu", "gelu_tanh")
+        known = ("silu", "gelu", "gelu_tanh", "relu")
         require(
             self.activation in known,
             f"Mlp: activation is {self.activation!r}, expected one of {known}.",
@@ -198,19 +202,80 @@ class Layer(Part):
     """One block: x + attention(norm x), then x + mlp(norm x).
 
     Parallel: x + attention(norm x) + mlp(other norm of the same x). With post_norms, what attention
-    and mlp give is normed before it is added.
+    and mlp give is normed before it is added. With norm_after, each norm stands behind the sum
+    instead of before the sub-layer: norm(x + attention(x)). Cross is a second attention between the
+    two, whose keys and values are the encoder's.
     """
 
     attention: Attention
     mlp: Mlp | Experts
     parallel: bool = False
     post_norms: bool = False
+    norm_after: bool = False
+    cross: Attention | None = None
+
+    def __post_init__(self) -> None:
+        alone = not (self.parallel or self.post_norms)
+        require(
+            alone or not self.norm_after,
+            "Layer: norm_after is for layers that are neither parallel nor have post_norms.",
+        )
+        require(
+            alone or self.cross is None,
+            "Layer: cross is for layers that are neither parallel nor have post_norms.",
+        )
+        if self.cross is not None:
+            _check_cross(self.cross)
 
     @classmethod
     def _revive(cls, name: str, value: Any) -> Any:
         if name == "mlp" and isinstance(value, dict) and "num_experts" in value:
             return Experts.from_dict(value)
-        return _part_of({"attention": Attention, "mlp": Mlp}, name, value)
+        parts = {"attention": Attention, "cross": Attention, "mlp": Mlp}
+        return _part_of(parts, name, value)
+
+
+@dataclass(frozen=True)
+class Encoder(Part):
+    """What reads the text that a decoder attends to: layers in which every token sees all.
+
+    Embedding, norms and learned positions are of the kinds that the decoder has; the table of
+    tokens is the same one.
+
+    Attributes:
+        layers: Without a cross attention.
+        max_positions: Of the text read.
+        start_ids: What a decoder's text starts with where the caller gives none.
+    """
+
+    layers: tuple[Layer, ...]
+    max_positions: int
+    start_ids: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        require_whole("Encoder", max_positions=self.max_positions)
+        require(len(self.layers) >= 1, "Encoder: layers is empty, expected at least 1 layer.")
+        for i, layer in enumerate(self.layers):
+            require(
+                layer.cross is None and not layer.attention.causal,
+                f"Encoder: layers[{i}] is causal or has a cross attention, expected neither.",
+            )
+        check_relatives("Encoder", [layer.attention for layer in self.layers])
+
+    @property
+    def num_layers(self) -> int:
+        """Number of blocks."""
+        return len(self.layers)
+
+    @classmethod
+    def _revive(cls, name: str, value: Any) -> Any:
+        return (
+            _layers_of(value)
+            if name == "layers"
+            else tuple(value)
+            if name == "start_ids"
+            else value
+        )
 
 
 @dataclass(frozen=True)
@@ -218,7 +283,9 @@ class ModelConfig(Part):
     """A causal decoder, part by part; layers may differ in their attention and feed-forward.
 
     With scaled_embedding, what the embedding gives is multiplied by D^(1/2), rounded to the model's
-    dtype. With a logit_soft_cap c, logits are c * tanh(logit / c).
+    dtype; with embed_norm, it is normed after the positions are added. A token's row in the table
+    of learned positions is its position plus position_offset. With scaled_head, what enters the
+    head is multiplied by D^(-1/2). With a logit_soft_cap c, logits are c * tanh(logit / c).
     """
 
     family: str
@@ -233,6 +300,11 @@ class ModelConfig(Part):
     dropout_rate: float = 0.0
     scaled_embedding: bool = False
     logit_soft_cap: float | None = None
+    embed_norm: bool = False
+    position_offset: int = 0
+    final_norm: bool = True
+    scaled_head: bool = False
+    encoder: Encoder | None = None
 
     def __post_init__(self) -> None:
         require_whole(
@@ -247,16 +319,24 @@ class ModelConfig(Part):
             0.0 <= rate < 1.0,
             f"ModelConfig: dropout_rate is {rate}, expected at least 0 and below 1.",
         )
-        require(
-            not (self.tied_head and self.head_bias),
-            "ModelConfig: a tied head has no bias; set head_bias=False.",
-        )
         _require_soft_cap("ModelConfig", logit_soft_cap=self.logit_soft_cap)
+        _check_stacks(self)
 
     @property
     def num_layers(self) -> int:
         """Number of blocks, L."""
         return len(self.layers)
+
+    @property
+    def self_sites(self) -> tuple[int, ...]:
+        """The number of each layer's own attention among a cache's sites, one per attention."""
+        apart = 1 if self.encoder is None else 2
+        return tuple(range(0, apart * self.num_layers, apart))
+
+    @property
+    def num_sites(self) -> int:
+        """Number of attentions: a layer's own, and its cross attention."""
+        return self.num_layers * (1 if self.encoder is None else 2)
 
     @property
     def follows_length(self) -> bool:
@@ -273,10 +353,43 @@ class ModelConfig(Part):
     @classmethod
     def _revive(cls, name: str, value: Any) -> Any:
         if name == "layers":
-            return tuple(
-                Layer.from_dict(layer) if isinstance(layer, dict) else layer for layer in value
-            )
-        return _part_of({"norm": Norm}, name, value)
+            return _layers_of(value)
+        return _part_of({"norm": Norm, "encoder": Encoder}, name, value)
+
+
+def _layers_of(values: Any) -> tuple[Layer, ...]:
+    return tuple(Layer.from_dict(layer) if isinstance(layer, dict) else layer for layer in values)
+
+
+def _check_cross(cross: Attention) -> None:
+    for name in ("window", "rope", "qk_norm", "relative"):
+        require(
+            getattr(cross, name) is None,
+            f"Layer: cross has a {name}, expected None: the encoder's tokens stand in no order "
+            "with the decoder's.",
+        )
+    require(not cross.causal, "Layer: cross is causal, expected causal=False.")
+
+
+def _check_stacks(config: ModelConfig) -> None:
+    for i, layer in enumerate(config.layers):
+        require(layer.attention.causal, f"ModelConfig: layers[{i}].attention is not causal.")
+        require(
+            (layer.cross is None) == (config.encoder is None),
+            f"ModelConfig: layers[{i}] has {'no ' if layer.cross is None else 'a '}cross "
+            f"attention, the config {'no' if config.encoder is None else 'an'} encoder. "
+            "Give all layers one and the config an encoder, or neither.",
+        )
+    check_relatives("ModelConfig", [layer.attention for layer in config.layers])
+    require(
+        isinstance(config.position_offset, int) and config.position_offset >= 0,
+        f"ModelConfig: position_offset is {config.position_offset!r}, expected at least 0.",
+    )
+    for id_ in config.encoder.start_ids if config.encoder else ():
+        require(
+            0 <= id_ < config.vocab_size,
+            f"ModelConfig: encoder.start_ids holds {id_}, expected 0 to {config.vocab_size - 1}.",
+        )
 
 
 def _part_of(parts: dict[str, type[Part]], name: str, value: Any) -> Any:
@@ -288,60 +401,3 @@ def _require_soft_cap(owner: str, **caps: float | None) -> None:
         require(
             cap is None or cap > 0, f"{owner}: {name} is {cap}, expected above 0, or None for off."
         )
-
-
-def weight_shapes(config: ModelConfig) -> Shapes:
-    """Return every weight's canonical name and shape, in the order of the forward pass.
-
-    Matrices are (out, in), as the field's checkpoints hold them; those of experts stand one after
-    the other, (Z, out, in). How a twin stores them is its own business. A tied head has no entry:
-    it is `embed.weight`.
-    """
-    d, v = config.width, config.vocab_size
-    shapes: Shapes = {"embed.weight": (v, d)}
-    if config.learned_positions:
-        shapes["position.weight"] = (config.max_positions, d)
-    for i, layer in enumerate(config.layers):
-        name = f"layers.{i}"
-        shapes |= _norm_shapes(f"{name}.attn_norm", config)
-        shapes |= _attention_shapes(f"{name}.attn", layer.attention, d)
-        shapes |= _norm_shapes(f"{name}.attn_post_norm", config) if layer.post_norms else {}
-        shapes |= _norm_shapes(f"{name}.mlp_norm", config)
-        shapes |= _mlp_shapes(f"{name}.mlp", layer.mlp, d)
-        shapes |= _norm_shapes(f"{name}.mlp_post_norm", config) if layer.post_norms else {}
-    shapes |= _norm_shapes("norm", config)
-    if not config.tied_head:
-        shapes |= _linear("head", v, d, config.head_bias)
-    return shapes
-
-
-def _linear(name: str, out_width: int, in_width: int, bias: bool) -> Shapes:
-    weight: Shapes = {f"{name}.weight": (out_width, in_width)}
-    return weight | ({f"{name}.bias": (out_width,)} if bias else {})
-
-
-def _norm_shapes(name: str, config: ModelConfig) -> Shapes:
-    gain: Shapes = {f"{name}.weight": (config.width,)}
-    return gain | ({f"{name}.bias": (config.width,)} if config.norm.kind == "layer" else {})
-
-
-def _attention_shapes(name: str, a: Attention, d: int) -> Shapes:
-    q, kv = a.num_heads * a.head_dim, a.num_kv_heads * a.head_dim
-    shapes = _linear(f"{name}.q", q, d, a.qkv_bias) | _linear(f"{name}.k", kv, d, a.qkv_bias)
-    shapes |= _linear(f"{name}.v", kv, d, a.qkv_bias)
-    if a.qk_norm is not None:
-        shapes |= {f"{name}.q_norm.weight": (a.head_dim,), f"{name}.k_norm.weight": (a.head_dim,)}
-    return shapes | _linear(f"{name}.o", d, q, a.out_bias)
-
-
-def _mlp_shapes(name: str, m: Mlp | Experts, d: int) -> Shapes:
-    if isinstance(m, Experts):
-        router: Shapes = {f"{name}.router.weight": (m.num_experts, d)}
-        each = _mlp_shapes(f"{name}.experts", m.expert, d)
-        return router | {part: (m.num_experts, *shape) for part, shape in each.items()}
-    gate = _linear(f"{name}.gate", m.width, d, m.bias) if m.gated else {}
-    return (
-        gate
-        | _linear(f"{name}.up", m.width, d, m.bias)
-        | _linear(f"{name}.down", d, m.width, m.bias)
-    )

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation, localcontext
 from fractions import Fraction
 
-from jaxkv.spec.config import Layer, ModelConfig, weight_shapes
+from jaxkv.spec.config import Layer, ModelConfig
 from jaxkv.spec.errors import RequestError
+from jaxkv.spec.weight_shapes import weight_shapes
 
 ITEMSIZES = {"float32": 4, "bfloat16": 2, "float64": 8}
 """Bytes an element of each dtype."""

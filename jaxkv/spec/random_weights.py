@@ -4,7 +4,8 @@ import zlib
 
 import numpy as np
 
-from jaxkv.spec.config import ModelConfig, weight_shapes
+from jaxkv.spec.config import ModelConfig
+from jaxkv.spec.weight_shapes import weight_shapes
 
 
 def random_arrays(config: ModelConfig, seed: int, *, peak: float = 1.2) -> dict[str, np.ndarray]:

@@ -8,17 +8,9 @@ from typing import Any
 import pytest
 
 from jaxkv.spec import families
-from jaxkv.spec.config import (
-    Attention,
-    Layer,
-    Llama3Scaling,
-    Mlp,
-    ModelConfig,
-    Norm,
-    Rope,
-    weight_shapes,
-)
+from jaxkv.spec.config import Attention, Layer, Llama3Scaling, Mlp, ModelConfig, Norm, Rope
 from jaxkv.spec.errors import ConfigError
+from jaxkv.spec.weight_shapes import weight_shapes
 
 ATTENTION = Attention(
     num_heads=6,
@@ -104,10 +96,6 @@ REFUSALS = [
     (
         lambda: replace(CONFIG, dropout_rate=1.0),
         "ModelConfig: dropout_rate is 1.0, expected at least 0 and below 1.",
-    ),
-    (
-        lambda: replace(CONFIG, tied_head=True),
-        "ModelConfig: a tied head has no bias; set head_bias=False.",
     ),
     (
         lambda: ModelConfig.from_dict(CONFIG.to_dict() | {"vocab_sise": 97}),

@@ -8,7 +8,8 @@ The first `attend` of a step consumes the cache that it began from: using that o
 `fork` keeps a copy.
 """
 
-from torchkv.caches.buffers import narrow, nbytes, poison, read, scrub, widen
+from torchkv.caches.buffers import fill, narrow, nbytes, poison, read, scrub, widen
+from torchkv.caches.cross import Source
 from torchkv.caches.disk import load, save
 from torchkv.caches.history import fork, gather, reset, rollback
 from torchkv.caches.layouts import LAYOUTS
@@ -23,12 +24,14 @@ __all__ = [
     "Expand",
     "Rotate",
     "Rule",
+    "Source",
     "Step",
     "attend",
     "begin",
     "check",
     "check_dtype",
     "commit",
+    "fill",
     "fork",
     "gather",
     "init",

@@ -8,7 +8,8 @@ One that Hugging Face directories hold: `config_from_huggingface(config_json)`,
 `HUGGINGFACE_PREFIX` (of tensor names, left out by some files), `HUGGINGFACE_IGNORED_TENSORS`
 (pattern -> why it is not read), and of the keys of config.json `HUGGINGFACE_READ`,
 `HUGGINGFACE_IGNORED` (key -> why) and `HUGGINGFACE_NEUTRAL` (key -> the only supported value); for
-writing one, `config_to_huggingface(config)` and the fact `HUGGINGFACE_ARCHITECTURE`.
+writing one, `config_to_huggingface(config)` and the fact `HUGGINGFACE_ARCHITECTURE`. Where the
+tensors decide what config.json leaves open: `config_for_tensors(config, tensor_names)`.
 A preset's family offers `preset()`.
 """
 
@@ -19,6 +20,7 @@ from jaxkv.spec.config import ModelConfig
 from jaxkv.spec.errors import ConfigError
 
 _NAMES = (
+    "bart",
     "gemma2",
     "gemma3",
     "gpt2",
@@ -31,10 +33,12 @@ _NAMES = (
     "qwen3",
     "qwen3_moe",
     "reference",
+    "t5",
 )
 _FAMILIES = {name: f"jaxkv.spec.families.{name}" for name in _NAMES}
 _GGUF_ARCHITECTURES = {name: name for name in ("gemma3", "gpt2", "llama", "phi3", "qwen2", "qwen3")}
 _HUGGINGFACE_MODEL_TYPES = {
+    "bart": "bart",
     "gemma2": "gemma2",
     "gemma3_text": "gemma3",
     "gpt2": "gpt2",
@@ -46,6 +50,7 @@ _HUGGINGFACE_MODEL_TYPES = {
     "qwen2": "qwen2",
     "qwen3": "qwen3",
     "qwen3_moe": "qwen3_moe",
+    "t5": "t5",
 }
 _PRESETS = {"reference": "reference"}
 
