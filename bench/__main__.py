@@ -1,21 +1,31 @@
-"""`python -m bench NAME [--json FILE] [--quick] [--cases CASE ...]`."""
+"""`python -m bench NAME [--json FILE] [--html FILE] [--quick] [options of its own]`."""
 
 import argparse
 import importlib
+import sys
 
-BENCHES = {name: f"bench.{name}" for name in ("decode", "prefill", "reuse", "writes")}
+BENCHES = ("decode", "prefill", "reuse", "writes")
 
 
-def main() -> int:
-    """Return the exit code of one benchmark."""
+def main(arguments: list[str]) -> int:
+    """Return the exit code of one benchmark.
+
+    A benchmark is a module with `main(options) -> int` and, if it has options of its own,
+    `add_options(parser)`.
+    """
     parser = argparse.ArgumentParser("python -m bench")
     parser.add_argument("name", choices=sorted(BENCHES))
-    parser.add_argument("--quick", action="store_true", help="fewer repeats")
-    parser.add_argument("--json", metavar="FILE", help="also write JSON lines")
-    parser.add_argument("--cases", nargs="+", metavar="CASE", help="of decode and prefill")
-    options = parser.parse_args()
-    return importlib.import_module(BENCHES[options.name]).main(options)
+    parser.add_argument("rest", nargs=argparse.REMAINDER, metavar="...", help="NAME --help")
+    chosen = parser.parse_args(arguments)
+    bench = importlib.import_module(f"bench.{chosen.name}")
+    own = argparse.ArgumentParser(f"python -m bench {chosen.name}", description=bench.__doc__)
+    own.add_argument("--quick", action="store_true", help="fewer cases and repeats")
+    own.add_argument("--json", metavar="FILE", help="also write JSON lines")
+    own.add_argument("--html", metavar="FILE", help="also write one page of tables and plots")
+    if hasattr(bench, "add_options"):
+        bench.add_options(own)
+    return bench.main(own.parse_args(chosen.rest))
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(main(sys.argv[1:]))

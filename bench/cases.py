@@ -40,6 +40,9 @@ CASES = {
 }
 
 
+CASE_HELP = f"of {', '.join(CASES)}"
+
+
 def prompts_of(case: Case) -> list[list[int]]:
     """Return the case's prompts, each a different stretch of one text."""
     ids = _text()

@@ -7,7 +7,7 @@ faster.
 
 import argparse
 
-from bench.cases import CASES, Case, differing, prompts_of
+from bench.cases import CASE_HELP, CASES, Case, differing, prompts_of
 from bench.rows import Row, report, rows_of
 from bench.runners import Runner, TransformersRunner, TwinRunner
 from bench.timing import interleaved, seconds
@@ -15,6 +15,11 @@ from jaxkv.spec.source import open_source
 
 NAMES = ("b1-p16", "b8-p16", "b1-p512", "b1-cap512-u300", "b1-cap8192-u300")
 QUICK = ("b1-p16",)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add this benchmark's options."""
+    parser.add_argument("--cases", nargs="+", choices=sorted(CASES), metavar="CASE", help=CASE_HELP)
 
 
 def main(options: argparse.Namespace) -> int:

@@ -1,15 +1,15 @@
-"""One result row, the same for every benchmark: printed as a table, written as JSON lines."""
+"""One result row, the same for every benchmark: printed, written as JSON lines, drawn as a page."""
 
 import argparse
 import json
-import platform
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
+from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
+from bench.environment import environment, words
 from bench.timing import Spread
 
 BASELINE = "transformers"
@@ -17,7 +17,7 @@ BASELINE = "transformers"
 
 @dataclass(frozen=True)
 class Row:
-    """One measured quantity.
+    """One measured quantity, or why it could not be measured.
 
     Attributes:
         bench: Name of the benchmark.
@@ -25,10 +25,12 @@ class Row:
         subject: Who ran it.
         metric: What was measured.
         unit: Of median, low and high.
-        median: What to quote.
+        median: What to quote; None if nothing was measured.
         low: The smallest.
         high: The largest.
         ratio: The baseline's median over the subject's: above 1 is faster. None without a baseline.
+        floor_share: The time that the machine needs at least over the subject's: 1 is the floor.
+        note: Why there is no number, or what must be said of it.
     """
 
     bench: str
@@ -36,22 +38,35 @@ class Row:
     subject: str
     metric: str
     unit: str
-    median: float
-    low: float
-    high: float
-    ratio: float | None
+    median: float | None
+    low: float | None
+    high: float | None
+    ratio: float | None = None
+    floor_share: float | None = None
+    note: str = ""
 
 
 def rows_of(
     bench: str,
     case: str,
     metric: str,
-    found: dict[str, Spread],
+    found: Mapping[str, Spread],
     *,
     unit: str = "ms",
     baseline: str = BASELINE,
+    floor: float | None = None,
 ) -> list[Row]:
-    """Return a row for each subject of one interleaved measurement."""
+    """Return a row for each subject of one interleaved measurement.
+
+    Args:
+        bench: As in `Row`, like case, metric and unit.
+        case: What was run.
+        metric: What was measured.
+        found: Spread by subject.
+        unit: Of the spreads.
+        baseline: The subject that the ratios are against.
+        floor: The least that the machine needs, in the unit.
+    """
     base = found.get(baseline)
     return [
         Row(
@@ -64,26 +79,67 @@ def rows_of(
             low=spread.low,
             high=spread.high,
             ratio=None if base is None else base.median / spread.median,
+            floor_share=None if floor is None else floor / spread.median,
         )
         for subject, spread in found.items()
     ]
 
 
-def report(rows: Iterable[Row], options: argparse.Namespace, *, about: str) -> None:
-    """Print the rows as a table, and write them as JSON lines where `--json` says."""
-    rows = list(rows)
+def missing(bench: str, case: str, subject: str, metric: str, unit: str, note: str) -> Row:
+    """Return the row of a case that ran out of memory or is not supported, with the reason."""
+    return Row(bench, case, subject, metric, unit, None, None, None, note=note)
+
+
+def report(
+    rows: Iterable[Row],
+    options: argparse.Namespace,
+    *,
+    about: str,
+    precision: str = "float32",
+    says: str = "",
+) -> None:
+    """Print the rows as a table, and write them where `--json` and `--html` say.
+
+    Args:
+        rows: In the order of the table.
+        options: With `json` and `html`, paths or None.
+        about: The table's title.
+        precision: Of weights and cache.
+        says: What may and may not be read from the table.
+    """
+    rows, found = list(rows), environment(precision=precision)
     console = Console(highlight=False)
-    table = Table(title=about)
-    for column in ("case", "subject", "metric", "median", "low", "high", "ratio"):
-        left = column in ("case", "subject", "metric")
-        table.add_column(column, justify="left" if left else "right")
-    for row in rows:
-        numbers = (f"{x:.2f}" for x in (row.median, row.low, row.high))
-        ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
-        table.add_row(row.case, row.subject, f"{row.metric}, {row.unit}", *numbers, ratio)
-    console.print(table)
-    packages = ", ".join(f"{name} {version(name)}" for name in ("jax", "torch", BASELINE))
-    console.print(f"{platform.processor() or platform.machine()}; {packages}.")
+    console.print(_table(rows, about))
+    if says:
+        console.print(says)
+    console.print(words(found))
     if options.json:
-        with open(options.json, "w") as file:
-            file.writelines(json.dumps(asdict(row)) + "\n" for row in rows)
+        lines = [{"environment": found}, *(asdict(row) for row in rows)]
+        Path(options.json).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    if getattr(options, "html", None):
+        from bench.page import write
+
+        write(options.html, rows, about=about, says=says, environment=found)
+
+
+def _table(rows: list[Row], about: str) -> Table:
+    table = Table(title=about)
+    words = ("case", "subject", "metric")
+    shows_floor = any(row.floor_share is not None for row in rows)
+    shows_note = any(row.note for row in rows)
+    columns = [*words, "median", "low", "high", "ratio"]
+    columns += ["of floor"] * shows_floor + ["note"] * shows_note
+    for column in columns:
+        table.add_column(column, justify="left" if column in (*words, "note") else "right")
+    for row in rows:
+        cells = [row.case, row.subject, f"{row.metric}, {row.unit}"]
+        cells += [_number(x) for x in (row.median, row.low, row.high, row.ratio)]
+        cells += [_number(row.floor_share)] * shows_floor + [row.note] * shows_note
+        table.add_row(*cells)
+    return table
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:.2f}" if abs(value) < 1e5 else f"{value:.3e}"

@@ -5,6 +5,8 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+Clock = Callable[[], float]
+
 
 @dataclass(frozen=True)
 class Spread:
@@ -39,8 +41,21 @@ def interleaved(
     return {name: Spread.of(values) for name, values in found.items()}
 
 
-def seconds(call: Callable[[], object]) -> float:
+def seconds(call: Callable[[], object], *, clock: Clock = time.perf_counter) -> float:
     """Return how long a call takes, in seconds; the call must return finished results."""
-    start = time.perf_counter()
+    start = clock()
     call()
-    return time.perf_counter() - start
+    return clock() - start
+
+
+def first_and_steady(
+    call: Callable[[], object], *, repeats: int, clock: Clock = time.perf_counter
+) -> tuple[float, Spread]:
+    """Return the first call's seconds, compilation included, and the spread of those after it."""
+    first = seconds(call, clock=clock)
+    return first, Spread.of([seconds(call, clock=clock) for _ in range(repeats)])
+
+
+def tokens_per_second(*, batch: int, tokens: int, seconds: float) -> float:
+    """Return the rate of `tokens` a row: all rows' tokens count, prompts are no unit here."""
+    return batch * tokens / seconds

@@ -15,6 +15,7 @@ _HOME = {
     "forward": "jaxkv.model",
     "from_arrays": "jaxkv.weights",
     "generate": "jaxkv.generation",
+    "identity_of": "jaxkv.identity",
     "open_source": "jaxkv.spec.source",
     "params_of": "jaxkv.model",
     "plan": "jaxkv.planning",

@@ -194,7 +194,7 @@ def forward(
         source: What `encoder.encode` gave, for a model with an encoder and no cache; a cache is
             filled with it.
         tap: Called with the name and value of intermediate results, in the order of the
-            computation.
+            computation; what it returns goes on in their place.
 
     Not checked here: that ids lie inside the vocabulary, which depends on data; `generation.plan`
     and `Subject` check it on the host.
@@ -217,8 +217,7 @@ def forward(
     cache, step = caches.begin(
         cache, count_B, T=tokens, fresh=fresh, rectangular=rectangular, clean=clean
     )
-    x_BTD = embed(params, params, ids_BT, step, config)
-    tap("embed", x_BTD)
+    x_BTD = tap("embed", embed(params, params, ids_BT, step, config))
     drop = Dropout(config.dropout_rate if training else 0.0, key)
     x_BTD, sites = run_layers(params, x_BTD, cache.sites, step, config.layers, config, drop, tap)
     if last_only:
@@ -226,13 +225,12 @@ def forward(
         x_BTD = jnp.take_along_axis(x_BTD, last_B11, axis=1)
     if config.final_norm:
         x_BTD = norm(params["norm"], x_BTD, config.norm)
-    tap("norm", x_BTD)
+    x_BTD = tap("norm", x_BTD)
     logits_BTV = _head(params, x_BTD, config)
     if not kept:
         # A refused row leaves no mark without a cache: its logits must not look like an answer.
         logits_BTV = jnp.where(step.excess_B[:, None, None] > 0, jnp.nan, logits_BTV)
-    tap("logits", logits_BTV)
-    return logits_BTV, caches.commit(cache, step, sites) if kept else None
+    return tap("logits", logits_BTV), caches.commit(cache, step, sites) if kept else None
 
 
 def _unkept(params: Params, config: spec.ModelConfig, rows: int, source: Source | None) -> Cache:

@@ -3,7 +3,7 @@
 Letters: B rows, T new tokens, D width.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from itertools import islice
 from typing import Any
 
@@ -18,8 +18,9 @@ from jaxkv.spec import config as spec
 Params = Mapping[str, Any]
 
 
-def no_tap(name: str, x: Array) -> None:
-    """Look at nothing."""
+def no_tap(name: str, x: Array) -> Array:
+    """Return x as it is."""
+    return x
 
 
 def embed(
@@ -68,7 +69,8 @@ def run_layers(
         layers: What the parameters mean; static.
         config: Of the model; static.
         drop: Applied to what attention and feed-forward give.
-        tap: Called with the name and value of intermediate results.
+        tap: Called with the name and value of intermediate results; what it returns goes on in
+            their place.
     """
     rotates, bias = _rotations(step, layers, x_BTD.dtype), _bias(p, layers)
     before, after = iter(sites), []
@@ -100,5 +102,5 @@ def _bias(p: Params, layers: tuple[spec.Layer, ...]) -> Bias | None:
     return None
 
 
-def _named(tap: Callable[[str, Array], None], layer: int) -> Tap:
+def _named(tap: Tap, layer: int) -> Tap:
     return tap if tap is no_tap else lambda name, x: tap(f"layers.{layer}.{name}", x)

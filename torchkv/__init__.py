@@ -15,6 +15,7 @@ _HOME = {
     "forward": "torchkv.model",
     "from_arrays": "torchkv.weights",
     "generate": "torchkv.generation",
+    "identity_of": "torchkv.identity",
     "open_source": "jaxkv.spec.source",
     "params_of": "torchkv.model",
     "plan": "torchkv.planning",

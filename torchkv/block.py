@@ -21,7 +21,7 @@ from torchkv.caches import Bias, Rotate, Rule, Step
 from torchkv.experts import mix
 
 Params = Mapping[str, Any]
-Tap = Callable[[str, Array], None]
+Tap = Callable[[str, Array], Array]
 
 
 def block(
@@ -48,12 +48,13 @@ def block(
         rotate: Of this layer's rotary positions: made once for all layers that share them.
         bias: Of this layer's scores, made once for all layers.
         drop: Applied to what attention and feed-forward give.
-        tap: Called with the name and value of intermediate results.
+        tap: Called with the name and value of intermediate results; what it returns goes on in
+            their place.
     """
     h_BTD = _before(p, "attn", x_BTD, layer, config)
-    tap("attn_norm", h_BTD)
+    h_BTD = tap("attn_norm", h_BTD)
     a_BTD, own = _attention(p["attn"], h_BTD, sites[0], step, layer.attention, rotate, bias, tap)
-    tap("attn", a_BTD)
+    a_BTD = tap("attn", a_BTD)
     if layer.post_norms:
         a_BTD = norm(p["attn_post_norm"], a_BTD, config.norm)
     seen_BTD, x_BTD = x_BTD, _after(p, "attn", x_BTD + drop(a_BTD), layer, config)
@@ -61,16 +62,15 @@ def block(
     if layer.cross is not None:
         h_BTD = _before(p, "cross", x_BTD, layer, config)
         c_BTD, read = _cross(p["cross"], h_BTD, sites[1], step, layer.cross)
-        tap("cross", c_BTD)
+        c_BTD = tap("cross", c_BTD)
         x_BTD, after = _after(p, "cross", x_BTD + drop(c_BTD), layer, config), (own, read)
     h_BTD = _before(p, "mlp", seen_BTD if layer.parallel else x_BTD, layer, config)
-    m_BTD = _feed_forward(p["mlp"], h_BTD, layer.mlp)
-    tap("mlp", m_BTD)
+    h_BTD = tap("mlp_norm", h_BTD)
+    m_BTD = tap("mlp", _feed_forward(p["mlp"], h_BTD, layer.mlp))
     if layer.post_norms:
         m_BTD = norm(p["mlp_post_norm"], m_BTD, config.norm)
     x_BTD = _after(p, "mlp", x_BTD + drop(m_BTD), layer, config)
-    tap("resid", x_BTD)
-    return x_BTD, after
+    return tap("resid", x_BTD), after
 
 
 def norm(p: Params, x_BTD: Float[Array, "*B D"], norm: spec.Norm) -> Float[Array, "*B D"]:
@@ -156,7 +156,7 @@ def _attention(
     scale = 1 / math.sqrt(a.head_dim if a.score_width is None else a.score_width)
     rule = Rule(scale=scale, window=a.window, soft_cap=a.soft_cap, causal=a.causal)
     bias = None if a.relative is None else bias
-    tap("v", v_BTKH)
+    v_BTKH = tap("v", v_BTKH)
     o_BTNH, site = caches.attend(
         site, step, q_BTNH, k_BTKH, v_BTKH, rule=rule, rotate=rotate, bias=bias
     )

@@ -35,7 +35,7 @@ def encode(
         count_B: int32, how many of the E tokens of each text are real.
         config: The model's.
         tap: Called with the name and value of intermediate results, in the order of the
-            computation.
+            computation; what it returns goes on in their place.
 
     Raises:
         RequestError: The model has no encoder.
@@ -53,17 +53,17 @@ def encode(
             encoder, batch=rows, capacity=tokens, dtype=params["embed"].dtype, layout="uncached"
         )
     held, step = caches.begin(held, count_B, T=tokens, fresh=True)
-    x_BED = embed(params, p, ids_BE, step, config)
-    tap("encoder.embed", x_BED)
 
-    def named(name: str, x: Array) -> None:
-        tap(f"encoder.{name}", x)
+    def named(name: str, x: Array) -> Array:
+        return tap(f"encoder.{name}", x)
+
+    x_BED = named("embed", embed(params, p, ids_BE, step, config))
 
     drop = Dropout(0.0, None)
     x_BED, _ = run_layers(p, x_BED, held.sites, step, encoder.layers, config, drop, named)
     if config.final_norm:
         x_BED = norm(p["norm"], x_BED, config.norm)
-    tap("encoder.norm", x_BED)
+    x_BED = named("norm", x_BED)
     return tuple(
         _keys_and_values(layer["cross"], x_BED, step.count_B, sizes)
         for layer, sizes in zip(params["layers"], config.layers, strict=True)

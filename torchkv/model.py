@@ -204,7 +204,7 @@ def forward(
         source: What `encoder.encode` gave, for a model with an encoder and no cache; a cache is
             filled with it.
         tap: Called with the name and value of intermediate results, in the order of the
-            computation.
+            computation; what it returns goes on in their place.
 
     Returns:
         Logits; those beyond a row's count mean nothing, and those of a row without a cache that is
@@ -259,17 +259,15 @@ def _decode(
     drop: Dropout,
     tap: Tap,
 ) -> tuple[Array, tuple[Any, ...]]:
-    x_BTD = embed(params, params, ids_BT, step, config)
-    tap("embed", x_BTD)
+    x_BTD = tap("embed", embed(params, params, ids_BT, step, config))
     x_BTD, sites = run_layers(params, x_BTD, before, step, config.layers, config, drop, tap)
     if last_only:
         x_BTD = _last(x_BTD, step)
     if config.final_norm:
         x_BTD = norm(params["norm"], x_BTD, config.norm)
-    tap("norm", x_BTD)
+    x_BTD = tap("norm", x_BTD)
     logits_BTV = _head(params, x_BTD, config)
-    tap("logits", logits_BTV)
-    return logits_BTV, sites
+    return tap("logits", logits_BTV), sites
 
 
 def _unkept(params: Params, config: spec.ModelConfig, rows: int, source: Source | None) -> Cache:

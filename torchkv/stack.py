@@ -4,7 +4,7 @@ Letters: B rows, T new tokens, D width.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from itertools import islice
 from typing import Any
 
@@ -21,8 +21,9 @@ from torchkv.relative import relative_bias
 Params = Mapping[str, Any]
 
 
-def no_tap(name: str, x: Array) -> None:
-    """Look at nothing."""
+def no_tap(name: str, x: Array) -> Array:
+    """Return x as it is."""
+    return x
 
 
 def embed(
@@ -72,7 +73,8 @@ def run_layers(
         layers: What the parameters mean.
         config: Of the model.
         drop: Applied to what attention and feed-forward give.
-        tap: Called with the name and value of intermediate results.
+        tap: Called with the name and value of intermediate results; what it returns goes on in
+            their place.
     """
     rotates, bias = _rotations(step, layers, x_BTD.dtype), _bias(p, layers)
     before, after = iter(sites), []
@@ -104,5 +106,5 @@ def _bias(p: Params, layers: tuple[spec.Layer, ...]) -> Bias | None:
     return None
 
 
-def _named(tap: Callable[[str, Array], None], layer: int) -> Tap:
+def _named(tap: Tap, layer: int) -> Tap:
     return tap if tap is no_tap else lambda name, x: tap(f"layers.{layer}.{name}", x)

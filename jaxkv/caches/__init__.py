@@ -7,11 +7,12 @@ cache = commit(cache, step, sites)
 
 from jaxkv.caches.buffers import fill, narrow, nbytes, poison, read, scrub, widen
 from jaxkv.caches.cross import Source
-from jaxkv.caches.disk import load, save
+from jaxkv.caches.disk import load, peek, save
 from jaxkv.caches.history import fork, gather, reset, rollback
 from jaxkv.caches.layouts import LAYOUTS
+from jaxkv.caches.sharing import adopt, fork_row, hold, holders, release
 from jaxkv.caches.state import Bias, Cache, Expand, Rotate, Step
-from jaxkv.caches.verbs import attend, begin, check, check_dtype, commit, init
+from jaxkv.caches.verbs import attend, begin, check, check_dtype, check_options, commit, init
 from jaxkv.ops import Rule
 
 __all__ = [
@@ -23,20 +24,27 @@ __all__ = [
     "Rule",
     "Source",
     "Step",
+    "adopt",
     "attend",
     "begin",
     "check",
     "check_dtype",
+    "check_options",
     "commit",
     "fill",
     "fork",
+    "fork_row",
     "gather",
+    "hold",
+    "holders",
     "init",
     "load",
     "narrow",
     "nbytes",
+    "peek",
     "poison",
     "read",
+    "release",
     "reset",
     "rollback",
     "save",

@@ -237,9 +237,17 @@ def gather_site(site: CrossSite, rows_B: Int[Array, " C"], *, batch: int) -> Cro
     )
 
 
-def reset_site(site: CrossSite) -> CrossSite:
-    """Return the site without a source: nothing is seen until the next `fill_site`."""
-    return CrossSite(site.k_XHS, site.v_XSH, jnp.zeros_like(site.source_length_U))
+def reset_site(site: CrossSite, only_B: Bool[Array, " B"] | None) -> CrossSite:
+    """Return the site without a source: nothing is seen until the next `fill_site`.
+
+    Of some rows only the sources that all their rows let go.
+    """
+    if only_B is None:
+        length_U = jnp.zeros_like(site.source_length_U)
+    else:
+        gone_U = jnp.all(only_B.reshape(site.source_length_U.shape[0], -1), axis=1)
+        length_U = jnp.where(gone_U, 0, site.source_length_U)
+    return CrossSite(site.k_XHS, site.v_XSH, length_U)
 
 
 def narrow_site(site: CrossSite, *, slots: int) -> CrossSite:

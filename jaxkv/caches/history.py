@@ -6,7 +6,7 @@ Letters: B rows, C rows of the result.
 import jax
 import jax.numpy as jnp
 from jax.core import Tracer
-from jaxtyping import Array, Int
+from jaxtyping import Array, Bool, Int
 
 from jaxkv.caches import cross
 from jaxkv.caches.layouts import keeper_of, module_of
@@ -96,17 +96,37 @@ def fork(cache: Cache) -> Cache:
     return jax.tree.map(jnp.copy, cache)
 
 
-def reset(cache: Cache) -> Cache:
-    """Return the cache with every row empty and every mark cleared.
+def reset(cache: Cache, only_B: Bool[Array, " B"] | None = None) -> Cache:
+    """Return the cache with rows empty and their marks cleared.
 
-    What the buffers hold no longer matters.
+    What the buffers hold in them no longer matters: a request that is done or given up leaves its
+    row so, and the next one begins in it, whatever the other rows do meanwhile.
+
+    Args:
+        cache: Any cache.
+        only_B: Which rows; None resets all, and counts copied pages from 0 again.
+
+    Raises:
+        ShapeError: only_B is not one mark a row.
 
     Cost: none; buffers are not rewritten.
     """
-    length_B, peak_B, overflow_B = (jnp.zeros_like(cache.length_B) for _ in range(3))
-    shared = keeper_of(cache.shared).reset_shared(cache.shared)
+    keeper = keeper_of(cache.shared)
+    marks = cache.length_B, cache.peak_B, cache.overflow_B
+    if only_B is None:
+        length_B, peak_B, overflow_B = (jnp.zeros_like(mark_B) for mark_B in marks)
+        shared = keeper.reset_shared(cache.shared)
+    else:
+        only_B = jnp.asarray(only_B)
+        if only_B.shape != cache.length_B.shape:
+            raise ShapeError(
+                f"reset: only_B has shape {only_B.shape}, expected {cache.length_B.shape}, one "
+                "mark a row."
+            )
+        length_B, peak_B, overflow_B = (jnp.where(only_B, 0, mark_B) for mark_B in marks)
+        shared = keeper.clear_shared(cache.shared, only_B)
     sites = tuple(
-        cross.reset_site(site) if isinstance(site, cross.CrossSite) else site
+        cross.reset_site(site, only_B) if isinstance(site, cross.CrossSite) else site
         for site in cache.sites
     )
     return Cache(length_B, peak_B, overflow_B, shared, sites, cache.capacity)

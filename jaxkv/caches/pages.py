@@ -141,8 +141,8 @@ def begin_shared(
             jnp.concatenate([target_B[:, None], new_BJ], axis=1),
         ),
         count_A=shared.count_A
-        + _occurrences(jnp.concatenate([target_B[:, None], new_BJ], axis=1), total_A)
-        - _occurrences(source_B, total_A),
+        + occurrences(jnp.concatenate([target_B[:, None], new_BJ], axis=1), total_A)
+        - occurrences(source_B, total_A),
         wanted_B=jnp.where(short_B > 0, jnp.maximum(need_B, 1), shared.wanted_B),
         copied=shared.copied + jnp.sum(copies_B, dtype=jnp.int32),
         page_size=size,
@@ -181,6 +181,13 @@ def reset_shared(shared: Pages) -> Pages:
     return dataclasses.replace(empty, copied=jnp.zeros_like(shared.copied))
 
 
+@jax.jit
+def clear_shared(shared: Pages, only_B: Bool[Array, " B"]) -> Pages:
+    """Return the pages with none in the rows named."""
+    table_BC = jnp.where(only_B[:, None], 0, shared.table_BC)
+    return _replace_table(shared, table_BC, jnp.where(only_B, 0, shared.wanted_B))
+
+
 def narrow_shared(shared: Pages, *, slots: int) -> Pages:
     """Return the pages with only the first columns, as many as `slots` tokens need."""
     columns = -(-slots // shared.page_size)
@@ -192,6 +199,23 @@ def widen_shared(shared: Pages, old: Pages) -> Pages:
     missing = old.table_BC.shape[1] - shared.table_BC.shape[1]
     table_BC = jnp.pad(shared.table_BC, ((0, 0), (0, missing)))
     return dataclasses.replace(shared, table_BC=table_BC)
+
+
+def with_table(shared: Pages, table_BC: Int[Array, "B C"], held_A: Int[Array, " A"]) -> Pages:
+    """Return another table over the same pool, for any rows.
+
+    Args:
+        shared: Of the pool.
+        table_BC: int32, the pages of each row and column, 0 for none.
+        held_A: int32, references to each page from outside the table.
+    """
+    return Pages(
+        table_BC=table_BC,
+        count_A=held_A + occurrences(table_BC, shared.count_A.shape[0]),
+        wanted_B=jnp.zeros((table_BC.shape[0],), jnp.int32),
+        copied=jnp.zeros((), jnp.int32),
+        page_size=shared.page_size,
+    )
 
 
 def explain(shared: Pages, row: int) -> str | None:
@@ -210,11 +234,17 @@ def explain(shared: Pages, row: int) -> str | None:
 
 @jax.jit
 def filled_slots(shared: Pages, length_B: Int[Array, " B"]) -> Bool[Array, "A P"]:
-    """Return which slots of the pool hold a token of any row."""
+    """Return which slots of the pool hold a token of any row, or belong to a holder outside."""
     size, columns = shared.page_size, shared.table_BC.shape[1]
     tokens_BC = length_B[:, None] - jnp.arange(columns, dtype=jnp.int32) * size
     tokens_A = jnp.zeros_like(shared.count_A).at[shared.table_BC].max(tokens_BC).at[0].set(0)
-    return jnp.arange(size) < tokens_A[:, None]
+    held_A = shared.count_A > occurrences(shared.table_BC, shared.count_A.shape[0])
+    return (jnp.arange(size) < tokens_A[:, None]) | held_A[:, None]
+
+
+def occurrences(page_: Int[Array, "..."], total: int) -> Int[Array, " A"]:
+    """Return how often each page of a pool of `total` is named; the trash page counts as never."""
+    return jnp.zeros((total,), jnp.int32).at[page_.reshape(-1)].add(1).at[0].set(0)
 
 
 def _pages_for(tokens_B: Array, size: int) -> Array:
@@ -229,13 +259,9 @@ def _enter(table_BC: Array, column_BJ: Array, page_BJ: Array) -> Array:
     return table_BC.at[row_B1, at_BJ].set(page_BJ, mode="drop")
 
 
-def _occurrences(page_: Array, total: int) -> Array:
-    return jnp.zeros((total,), jnp.int32).at[page_.reshape(-1)].add(1).at[0].set(0)
-
-
 def _replace_table(shared: Pages, table_BC: Array, wanted_B: Array) -> Pages:
     total = shared.count_A.shape[0]
-    lost_A, won_A = (_occurrences(table, total) for table in (shared.table_BC, table_BC))
+    lost_A, won_A = (occurrences(table, total) for table in (shared.table_BC, table_BC))
     return Pages(
         table_BC, shared.count_A - lost_A + won_A, wanted_B, shared.copied, shared.page_size
     )

@@ -4,7 +4,7 @@ Letters: B rows, C rows of a gathered cache.
 """
 
 import jax.numpy as jnp
-from jaxtyping import Array, Int
+from jaxtyping import Array, Bool, Int
 
 OPTIONS = ()
 
@@ -33,6 +33,10 @@ def gather_shared(shared: None, rows_B: Int[Array, " C"]) -> None:
 
 
 def reset_shared(shared: None) -> None:
+    """Return None."""
+
+
+def clear_shared(shared: None, only_B: Bool[Array, " B"]) -> None:
     """Return None."""
 
 

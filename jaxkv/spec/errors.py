@@ -36,7 +36,7 @@ class WeightError(JaxkvError):
 
 
 class SourceError(JaxkvError):
-    """A model name or a path does not lead to a model."""
+    """A name or a path does not lead to a model, a cache, or a place to write one."""
 
 
 class Unsupported(JaxkvError):

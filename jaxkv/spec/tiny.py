@@ -4,11 +4,15 @@ Sizes of the tiny ones are pairwise distinct, so that a swapped axis cannot pass
 shorter than a test's texts.
 """
 
+import difflib
+
 from jaxkv.spec.checkpoint import Checkpoint, Weights
 from jaxkv.spec.config import Attention, Layer, Mlp, ModelConfig, Norm, Rope
+from jaxkv.spec.errors import SourceError
 from jaxkv.spec.families import preset
 from jaxkv.spec.random_weights import random_arrays
 from jaxkv.spec.source import open_source
+from jaxkv.spec.tiny_families import CONFIG_JSON, tiny_family
 
 
 def llama(*windows: int | None, bias: bool = False) -> ModelConfig:
@@ -69,13 +73,18 @@ SUBJECTS: dict[str, ModelConfig] = {
 }
 
 
+def subject_names() -> tuple[str, ...]:
+    """Return the names of the tiny subjects: a family, or a family and what is special in it."""
+    return (*SUBJECTS, *CONFIG_JSON)
+
+
 def open_subject(name: str, *, seed: int = 0) -> tuple[Checkpoint, tuple[str, ...]]:
     """Return the checkpoint that a subject's name leads to, and sentences about it for reports.
 
     Args:
-        name: "reference", "llama", "llama-window" (5 tokens in each layer), "llama-mixed" or
-            "gpt2": tiny, with random weights that let faults show (see `random_arrays`); anything
-            else goes to `open_source`: "smollm2", "kjv", a path, a hub id.
+        name: One of `subject_names`, where a dash may stand for an underscore: tiny, with random
+            weights that let faults show (see `random_arrays`); anything else goes to
+            `open_source`: "smollm2", "kjv", a path, a hub id.
         seed: Of the random weights.
 
     Raises:
@@ -83,9 +92,10 @@ def open_subject(name: str, *, seed: int = 0) -> tuple[Checkpoint, tuple[str, ..
         WeightError: The file is damaged.
         ConfigError: The file asks for something unsupported.
     """
-    if name not in SUBJECTS:
-        return open_source(name), ()
-    config = SUBJECTS[name]
+    name = _known(name)
+    if name not in subject_names():
+        return _opened(name), ()
+    config = SUBJECTS[name] if name in SUBJECTS else tiny_family(name)
     checkpoint = Checkpoint(
         config=config,
         weights=Weights.from_arrays(random_arrays(config, seed)),
@@ -95,3 +105,19 @@ def open_subject(name: str, *, seed: int = 0) -> tuple[Checkpoint, tuple[str, ..
         name=name,
     )
     return checkpoint, (f"{name}: tiny, random weights of seed {seed} with peaked attention",)
+
+
+def _opened(name: str) -> Checkpoint:
+    try:
+        return open_source(name)
+    except SourceError as error:
+        near = difflib.get_close_matches(name, subject_names(), n=1)
+        if not near:
+            raise
+        raise SourceError(f"{error} Or is it the tiny subject {near[0]!r}?") from None
+
+
+def _known(name: str) -> str:
+    """Return the subject's name where only a dash stands for an underscore; else the name."""
+    alike = {each.replace("_", "-"): each for each in subject_names()}
+    return alike.get(name, name)

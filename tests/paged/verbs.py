@@ -41,7 +41,7 @@ class Driver:
             self.step = jax.jit(self.step)
 
     def init(self, **sizes):
-        return self.caches.init(CONFIG, dtype="float64", layout="paged", **sizes)
+        return self.caches.init(CONFIG, dtype="float64", **{"layout": "paged", **sizes})
 
     def append(self, cache, texts):
         """Return the cache with each row's tokens appended, or refused."""

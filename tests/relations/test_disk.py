@@ -1,78 +1,244 @@
 """A saved cache answers as before; a file of anything else is refused, and an old one survives."""
 
+import dataclasses
+import errno
+import json
+import os
+import stat
+
 import numpy as np
 import pytest
+from safetensors import safe_open
+from safetensors.numpy import save_file
 
 from jaxkv.spec.errors import ShapeError, SourceError
+from jaxkv.spec.identity import Identity
 from tests.tiny import BATCH, CAPACITY, CELLS, feed, ids_of, module
 
 cells = pytest.mark.parametrize("cell", CELLS, ids=str)
+one_a_twin = pytest.mark.parametrize(
+    "cell", [cell for cell in CELLS if str(cell).endswith("llama-paged")], ids=str
+)
 
 
-def filled(cell):
+def owner(cell) -> Identity:
+    return Identity(cell.config, "7", "float64", cell.layout)
+
+
+def filled(cell, length=17):
+    """Return a subject, ids, a state that holds the first of them, and the texts of its rows."""
     subject, ids = cell.subject, ids_of(cell, 5)
-    _, state = feed(subject, subject.init(BATCH, CAPACITY), ids, [9, 8])
-    return subject, ids, state
+    _, state = feed(subject, subject.init(BATCH, CAPACITY), ids, [9, length - 9])
+    return subject, ids, state, ids[:, :length].tolist()
+
+
+def saved(cell, path):
+    """Return what a load needs, after a save."""
+    subject, _, state, texts = filled(cell)
+    module(cell, "caches").save(state, path, identity=owner(cell), tokens=texts)
+    return module(cell, "caches"), subject.init(BATCH, CAPACITY), texts
 
 
 @cells
 def test_a_loaded_cache_gives_the_same_logits(cell, tmp_path):
-    caches = module(cell, "caches")
-    subject, ids, state = filled(cell)
-    caches.save(state, tmp_path / "c.safetensors", identity="tiny, seed 7")
+    caches, path = module(cell, "caches"), tmp_path / "c.safetensors"
+    subject, ids, state, texts = filled(cell)
+    caches.save(state, path, identity=owner(cell), tokens=texts)
 
-    loaded = caches.load(
-        tmp_path / "c.safetensors", subject.init(BATCH, CAPACITY), identity="tiny, seed 7"
-    )
+    loaded = caches.load(path, subject.init(BATCH, CAPACITY), identity=owner(cell), tokens=texts)
 
     left, _ = subject.step(state, ids[:, 17:20])
     right, _ = subject.step(loaded, ids[:, 17:20])
     np.testing.assert_array_equal(left, right)
 
 
-@cells
-def test_another_identity_or_form_is_refused(cell, tmp_path):
-    caches = module(cell, "caches")
-    subject, _, state = filled(cell)
-    path = tmp_path / "c.safetensors"
-    caches.save(state, path, identity="a")
+@one_a_twin
+def test_a_file_says_whose_it_is_and_nobody_else_may_read_it(cell, tmp_path):
+    caches, _, texts = saved(cell, tmp_path / "c.safetensors")
 
-    with pytest.raises(SourceError, match="belongs to 'a', asked for 'b'"):
-        caches.load(path, subject.init(BATCH, CAPACITY), identity="b")
+    found = caches.peek(tmp_path / "c.safetensors")
+
+    assert found.tokens == texts
+    assert found.capacity == CAPACITY
+    assert found.identity == json.loads(json.dumps(owner(cell).to_dict()))
+    assert stat.S_IMODE(os.stat(tmp_path / "c.safetensors").st_mode) == 0o600
+
+
+def changed(cell, field: str, value) -> Identity:
+    if field in ("weights", "dtype", "layout", "adapter", "tenant"):
+        return dataclasses.replace(owner(cell), **{field: value})
+    data = cell.config.to_dict()
+    if field == "rope":
+        data["layers"][1]["attention"]["rope"]["theta"] = value
+    else:
+        data[field] = value
+    return dataclasses.replace(owner(cell), config=type(cell.config).from_dict(data))
+
+
+OTHER = [
+    ("weights", "8", "weights is '7' in the file, '8' asked for"),
+    ("dtype", "float32", "dtype is 'float64' in the file, 'float32' asked for"),
+    ("layout", "window", "layout is 'paged' in the file, 'window' asked for"),
+    ("adapter", "b", "adapter is '' in the file, 'b' asked for"),
+    ("tenant", "b", "tenant is '' in the file, 'b' asked for"),
+    ("max_positions", 511, "config.max_positions is 512 in the file, 511 asked for"),
+    (
+        "rope",
+        101.0,
+        "config.layers[1].attention.rope.theta is 100.0 in the file, 101.0 asked for",
+    ),
+]
+
+
+@one_a_twin
+@pytest.mark.parametrize(("field", "value", "message"), OTHER, ids=[each[0] for each in OTHER])
+def test_another_identity_is_refused_by_the_name_of_the_field(
+    cell, field, value, message, tmp_path
+):
+    caches, like, texts = saved(cell, tmp_path / "c.safetensors")
+
+    with pytest.raises(SourceError) as error:
+        caches.load(
+            tmp_path / "c.safetensors", like, identity=changed(cell, field, value), tokens=texts
+        )
+
+    assert str(error.value) == f"load: {message}. Compute the cache anew."
+
+
+@cells
+def test_another_text_or_form_is_refused(cell, tmp_path):
+    path = tmp_path / "c.safetensors"
+    caches, like, texts = saved(cell, path)
+    other = [texts[0], [*texts[1][:3], texts[1][3] + 1, *texts[1][4:]], *texts[2:]]
+
+    with pytest.raises(SourceError, match=r"load: tokens\[1\]\[3\] is \d+ in the file, \d+ asked"):
+        caches.load(path, like, identity=owner(cell), tokens=other)
     with pytest.raises(ShapeError, match="capacity is 44 in the file, 43 in `like`"):
-        caches.load(path, subject.init(BATCH, CAPACITY - 1), identity="a")
+        caches.load(path, cell.subject.init(BATCH, CAPACITY - 1), identity=owner(cell))
+    with pytest.raises(ShapeError, match=r"\[0\] is 4 in the file, 3 in `like`"):
+        caches.load(path, cell.subject.init(BATCH - 1, CAPACITY), identity=owner(cell))
+
+
+@one_a_twin
+def test_texts_that_the_cache_does_not_hold_are_not_saved(cell, tmp_path):
+    _, _, state, texts = filled(cell)
+
+    with pytest.raises(ShapeError, match=r"save: tokens has rows of \[16, 17, 17, 17\]"):
+        module(cell, "caches").save(
+            state, tmp_path / "c", identity=owner(cell), tokens=[texts[0][:-1], *texts[1:]]
+        )
 
 
 @cells
-def test_a_missing_or_damaged_file_is_refused(cell, tmp_path):
-    caches = module(cell, "caches")
-    subject, _, state = filled(cell)
+def test_a_missing_or_truncated_file_is_refused(cell, tmp_path):
     path = tmp_path / "c.safetensors"
-    caches.save(state, path)
+    caches, like, _ = saved(cell, path)
     path.write_bytes(path.read_bytes()[:-100])
 
     with pytest.raises(SourceError, match="damaged"):
-        caches.load(path, subject.init(BATCH, CAPACITY))
+        caches.load(path, like, identity=owner(cell))
     with pytest.raises(SourceError, match="does not exist"):
-        caches.load(tmp_path / "none", subject.init(BATCH, CAPACITY))
+        caches.load(tmp_path / "none", like, identity=owner(cell))
 
 
-@cells
-def test_the_old_file_survives_a_save_that_fails(cell, tmp_path, monkeypatch):
-    import os
+def noted(path, **notes):
+    """Write the file anew with other notes."""
+    with safe_open(path, "numpy") as file:
+        before = file.metadata()
+        arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 no mapping
+    kept = {name: value for name, value in {**before, **notes}.items() if value is not None}
+    save_file(arrays, path, metadata=kept)
 
-    caches = module(cell, "caches")
-    _, _, state = filled(cell)
+
+FOREIGN = [
+    ({"format": None, "version": None}, "format is 'none'"),
+    ({"format": "onnx"}, "format is 'onnx'"),
+    ({"version": "3"}, "version is 3, this program reads 2. Use the program that wrote it"),
+    ({"tokens": "[[1"}, "notes are damaged"),
+    ({"identity": None}, "notes are damaged"),
+]
+
+
+@one_a_twin
+@pytest.mark.parametrize(("notes", "message"), FOREIGN, ids=[each[1][:14] for each in FOREIGN])
+def test_a_file_of_something_else_or_of_a_later_version_is_refused(cell, notes, message, tmp_path):
     path = tmp_path / "c.safetensors"
-    caches.save(state, path)
+    caches, like, _ = saved(cell, path)
+    noted(path, **notes)
+
+    for read in (caches.peek, lambda path: caches.load(path, like, identity=owner(cell))):
+        with pytest.raises(SourceError) as error:
+            read(path)
+
+        assert message in str(error.value)
+
+
+@one_a_twin
+def test_notes_that_disagree_with_the_arrays_are_refused(cell, tmp_path):
+    path = tmp_path / "c.safetensors"
+    caches, like, texts = saved(cell, path)
+    noted(path, tokens=json.dumps([row[:-1] for row in texts]))
+
+    with pytest.raises(ShapeError, match=r"load: tokens has rows of \[16, 16, 16, 16\]"):
+        caches.load(path, like, identity=owner(cell))
+
+
+@one_a_twin
+def test_the_other_twins_file_is_refused_by_name(cell, tmp_path):
+    path, other = tmp_path / "c.safetensors", "torchkv" if cell.twin == "jaxkv" else "jaxkv"
+    saved(dataclasses.replace(cell, twin=other), path)
+    caches = module(cell, "caches")
+
+    with pytest.raises(SourceError) as error:
+        caches.load(path, cell.subject.init(BATCH, CAPACITY), identity=owner(cell))
+
+    assert f"format is '{other}-cache', expected '{cell.twin}-cache'" in str(error.value)
+
+
+@one_a_twin
+@pytest.mark.parametrize("where", ["write", "fsync", "replace"])
+def test_the_old_file_survives_a_full_disk(cell, where, tmp_path, monkeypatch):
+    path = tmp_path / "c.safetensors"
+    caches, _, _ = saved(cell, path)
     before = path.read_bytes()
+    _, _, state, texts = filled(cell)
 
     def full_disk(*_):
-        raise OSError("No space left on device")
+        raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(os, "replace", full_disk)
-    with pytest.raises(OSError, match="No space left"):
-        caches.save(state, path, identity="new")
+    class Full:
+        """A file that takes some bytes and no more."""
+
+        def __init__(self, handle, mode):
+            self.file = open(handle, mode)  # noqa: SIM115 closed by its own exit
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *error):
+            self.file.close()
+
+        def write(self, data):
+            self.file.write(data[:100])
+            full_disk()
+
+    with monkeypatch.context() as patch:
+        if where == "write":
+            patch.setattr(os, "fdopen", Full)
+        else:
+            patch.setattr(os, where, full_disk)
+        with pytest.raises(SourceError, match=r"cannot be written .No space left on device"):
+            caches.save(state, path, identity=owner(cell), tokens=texts)
 
     assert path.read_bytes() == before
     assert [entry.name for entry in tmp_path.iterdir()] == ["c.safetensors"]
+
+
+@one_a_twin
+def test_a_place_that_is_none_is_refused(cell, tmp_path):
+    _, _, state, texts = filled(cell)
+
+    with pytest.raises(SourceError, match=r"cannot be written .No such file or directory"):
+        module(cell, "caches").save(
+            state, tmp_path / "none" / "c", identity=owner(cell), tokens=texts
+        )

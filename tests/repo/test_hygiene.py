@@ -35,9 +35,11 @@ def long_text(path: Path, most: int, root: Path) -> list[str]:
 
 def private_paths(root: Path) -> list[str]:
     inside = [path for folder in TEXTS for path in sorted((root / folder).rglob("*"))]
+    # In a second working tree of the repository `.git` is a file that names the first one.
+    top = [path for path in sorted(root.glob("*")) if path.name != ".git"]
     return [
         f"{path.relative_to(root)}:{i}: {line.strip()}"
-        for path in [*sorted(root.glob("*")), *inside]
+        for path in [*top, *inside]
         if path.is_file() and path.suffix in SUFFIXES and "__pycache__" not in path.parts
         for i, line in enumerate(path.read_text("utf-8").splitlines(), 1)
         if PRIVATE.search(line)

@@ -10,11 +10,12 @@ The first `attend` of a step consumes the cache that it began from: using that o
 
 from torchkv.caches.buffers import fill, narrow, nbytes, poison, read, scrub, widen
 from torchkv.caches.cross import Source
-from torchkv.caches.disk import load, save
+from torchkv.caches.disk import load, peek, save
 from torchkv.caches.history import fork, gather, reset, rollback
 from torchkv.caches.layouts import LAYOUTS
+from torchkv.caches.sharing import adopt, fork_row, hold, holders, release
 from torchkv.caches.state import Bias, Cache, Expand, Rotate, Step
-from torchkv.caches.verbs import attend, begin, check, check_dtype, commit, init
+from torchkv.caches.verbs import attend, begin, check, check_dtype, check_options, commit, init
 from torchkv.ops import Rule
 
 __all__ = [
@@ -26,20 +27,27 @@ __all__ = [
     "Rule",
     "Source",
     "Step",
+    "adopt",
     "attend",
     "begin",
     "check",
     "check_dtype",
+    "check_options",
     "commit",
     "fill",
     "fork",
+    "fork_row",
     "gather",
+    "hold",
+    "holders",
     "init",
     "load",
     "narrow",
     "nbytes",
+    "peek",
     "poison",
     "read",
+    "release",
     "reset",
     "rollback",
     "save",

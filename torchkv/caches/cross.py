@@ -234,9 +234,17 @@ def gather_site(site: CrossSite, rows_B: Int[Array, " C"], *, batch: int) -> Cro
     )
 
 
-def reset_site(site: CrossSite) -> CrossSite:
-    """Return the site without a source: nothing is seen until the next `fill_site`."""
-    return CrossSite(site.k_UKSH, site.v_UKSH, torch.zeros_like(site.source_length_U))
+def reset_site(site: CrossSite, only_B: Bool[Array, " B"] | None) -> CrossSite:
+    """Return the site without a source: nothing is seen until the next `fill_site`.
+
+    Of some rows only the sources that all their rows let go.
+    """
+    if only_B is None:
+        length_U = torch.zeros_like(site.source_length_U)
+    else:
+        gone_U = only_B.unflatten(0, (site.source_length_U.shape[0], -1)).all(1)
+        length_U = site.source_length_U.masked_fill(gone_U, 0)
+    return CrossSite(site.k_UKSH, site.v_UKSH, length_U)
 
 
 def narrow_site(site: CrossSite, *, slots: int) -> CrossSite:

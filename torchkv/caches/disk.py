@@ -1,88 +1,141 @@
-"""A cache on disk: safetensors with what the cache was made for beside it.
+"""A cache on disk: safetensors with what it belongs to beside it, refused on any difference.
 
-Refused on any difference.
+The notes (format, version, identity, tokens, form) and their comparison stand in
+`jaxkv.spec.cache_file`. A file is readable by its owner alone: keys and values tell the text.
 """
 
 import dataclasses
-import json
 import os
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor as Array
 
-from jaxkv.spec.errors import ShapeError, SourceError
+from jaxkv.spec.cache_file import Saved, check_saved, check_texts, read_notes, write_notes
+from jaxkv.spec.errors import SourceError
+from jaxkv.spec.identity import Identity
 from torchkv.caches.state import Cache
 
-FORMAT = "torchkv-cache-1"
 
-
-def save(cache: Cache, path: str | Path, *, identity: str = "") -> None:
+def save(
+    cache: Cache, path: str | Path, *, identity: Identity, tokens: Sequence[Sequence[int]]
+) -> None:
     """Write the cache to one safetensors file.
 
-    An existing file is replaced only once the new one is whole.
+    An existing file is replaced only once the new one is whole and on the disk.
 
     Args:
         cache: Any cache.
         path: Where to.
-        identity: What the contents belong to, in the caller's words (model, weights, tokens);
-            `load` compares it.
+        identity: What its keys and values belong to, see `identity_of`; `load` compares it.
+        tokens: The text that each row holds: of a finished generation all but the last token.
 
     Raises:
+        ShapeError: The texts have other lengths than the rows.
+        SourceError: The file cannot be written; a file of that name is then as it was.
         RequestError: The cache was consumed.
-        OSError: The file cannot be written; a file of that name is then as it was.
 
     Cost: copies every tensor to the host.
     """
     from safetensors.torch import save as to_bytes
 
     cache.epoch.check("save", "cache")
+    check_texts("save", tokens, cache.length_B.tolist())
     path = Path(path)
     arrays = {name: array.contiguous() for name, array in _named(cache).items()}
-    notes = {"format": FORMAT, "identity": identity, "shape": _describe(cache)}
+    notes = write_notes("torchkv", identity, tokens, _form(cache))
     data = to_bytes(arrays, metadata=notes)
-    handle, part = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        os.replace(part, path)
-    except BaseException:
-        Path(part).unlink(missing_ok=True)
-        raise
+        _replace(path, data)
+    except OSError as error:
+        raise SourceError(
+            f"save: {path} cannot be written ({error.strerror or error}). Make room or choose "
+            "another place; what stood there before still does."
+        ) from error
 
 
-def load(path: str | Path, like: Cache, *, identity: str = "") -> Cache:
+def load(
+    path: str | Path,
+    like: Cache,
+    *,
+    identity: Identity,
+    tokens: Sequence[Sequence[int]] | None = None,
+) -> Cache:
     """Return the cache that `save` wrote, on the device of `like`.
 
     Args:
         path: The file.
         like: A cache of the same model, batch, capacity, layout and dtype, as `init` makes it; only
             its form is used.
-        identity: Must equal the one given to `save`.
+        identity: Must equal the one given to `save`, field by field.
+        tokens: The texts that are asked for; None takes whichever were saved, see `peek`.
 
     Raises:
-        SourceError: The file is missing, damaged, no cache, or of another identity.
+        SourceError: The file is missing, damaged, no cache, of another version or twin, or of
+            another identity or text.
         ShapeError: It was saved from a cache of another form.
     """
-    from safetensors import SafetensorError, safe_open
+    from safetensors import SafetensorError
 
     try:
-        with safe_open(path, framework="pt") as file:
-            _check_metadata(file.metadata() or {}, like, identity)
+        with _open(path) as file:
+            saved = read_notes("torchkv", file.metadata() or {})
+            check_saved(saved, identity, tokens, _form(like))
             arrays = {
                 name: file.get_tensor(name).to(array.device) for name, array in _named(like).items()
             }
-    except FileNotFoundError as error:
-        raise SourceError(f"load: {path} does not exist. Was the cache saved there?") from error
     except SafetensorError as error:
-        raise SourceError(
-            f"load: {path} is damaged or no safetensors file ({error}). Save the cache again."
-        ) from error
+        raise _damaged(path, error) from error
     marks = {name: array for name, array in arrays.items() if "." not in name}
     shared = None if like.shared is None else _rebuild(like.shared, "shared.", arrays)
     sites = tuple(_rebuild(site, f"sites.{i}.", arrays) for i, site in enumerate(like.sites))
-    return Cache(**marks, shared=shared, sites=sites, capacity=like.capacity)
+    cache = Cache(**marks, shared=shared, sites=sites, capacity=like.capacity)
+    check_texts("load", saved.tokens, cache.length_B.tolist())
+    return cache
+
+
+def peek(path: str | Path) -> Saved:
+    """Return what a saved cache says of itself: identity, texts and form; no array is read.
+
+    Raises:
+        SourceError: The file is missing, damaged, no cache, or of another version or twin.
+    """
+    with _open(path) as file:
+        return read_notes("torchkv", file.metadata() or {})
+
+
+def _open(path: str | Path) -> Any:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        return safe_open(path, framework="pt")
+    except SafetensorError as error:
+        raise _damaged(path, error) from error
+    except FileNotFoundError as error:
+        raise SourceError(f"load: {path} does not exist. Was the cache saved there?") from error
+    except OSError as error:
+        raise SourceError(f"load: {path} cannot be read ({error.strerror or error}).") from error
+
+
+def _damaged(path: str | Path, error: Exception) -> SourceError:
+    return SourceError(
+        f"load: {path} is damaged or no safetensors file ({error}). Save the cache again."
+    )
+
+
+def _replace(path: Path, data: bytes) -> None:
+    handle, part = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    except BaseException:
+        Path(part).unlink(missing_ok=True)
+        raise
 
 
 def _rebuild(node: Any, prefix: str, arrays: dict[str, Array]) -> Any:
@@ -101,41 +154,15 @@ def _named(cache: Cache) -> dict[str, Array]:
     }
 
 
-def _describe(cache: Cache) -> str:
+def _form(cache: Cache) -> dict[str, Any]:
     arrays = {
         name: [str(array.dtype).removeprefix("torch."), list(array.shape)]
         for name, array in _named(cache).items()
     }
-    held = [] if cache.shared is None else [cache.shared]
-    tree = ", ".join(_form(node) for node in (*held, *cache.sites))
-    return json.dumps({"capacity": cache.capacity, "tree": tree, "arrays": arrays})
+    parts = [_kind(node) for node in (cache.shared, *cache.sites) if node is not None]
+    return {"capacity": cache.capacity, "parts": parts, "arrays": arrays}
 
 
-def _form(node: Any) -> str:
+def _kind(node: Any) -> str:
     sizes = {name: value for name, value in vars(node).items() if not isinstance(value, Array)}
     return f"{type(node).__name__}({', '.join(f'{n}={v}' for n, v in sizes.items())})"
-
-
-def _check_metadata(metadata: dict[str, str], like: Cache, identity: str) -> None:
-    if metadata.get("format") != FORMAT:
-        found = metadata.get("format", "none")
-        raise SourceError(
-            f"load: the file's format is {found!r}, expected {FORMAT!r}. Was it written by `save`?"
-        )
-    if metadata["identity"] != identity:
-        raise SourceError(
-            f"load: the file belongs to {metadata['identity']!r}, asked for {identity!r}. Compute "
-            "the cache anew."
-        )
-    saved, wanted = json.loads(metadata["shape"]), json.loads(_describe(like))
-    for field in ("capacity", "tree"):
-        if saved[field] != wanted[field]:
-            raise ShapeError(
-                f"load: {field} is {saved[field]} in the file, {wanted[field]} in `like`. Make "
-                "them alike."
-            )
-    for name, form in wanted["arrays"].items():
-        if saved["arrays"].get(name) != form:
-            raise ShapeError(
-                f"load: {name} is {saved['arrays'].get(name)} in the file, {form} in `like`."
-            )

@@ -7,7 +7,7 @@ import dataclasses
 from typing import Any
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 from torch import Tensor as Array
 
 from jaxkv.spec.errors import RequestError, RollbackError, ShapeError
@@ -105,28 +105,47 @@ def fork(cache: Cache) -> Cache:
     return Cache(length_B, peak_B, overflow_B, shared, sites, cache.capacity)
 
 
-def reset(cache: Cache) -> Cache:
-    """Return the cache with every row empty and every mark cleared.
+def reset(cache: Cache, only_B: Bool[Array, " B"] | None = None) -> Cache:
+    """Return the cache with rows empty and their marks cleared.
 
-    What the buffers hold no longer matters.
+    What the buffers hold in them no longer matters: a request that is done or given up leaves its
+    row so, and the next one begins in it, whatever the other rows do meanwhile.
 
     It shares the buffers with the one passed in, and the next step of either consumes the other.
 
+    Args:
+        cache: Any cache.
+        only_B: Which rows; None resets all, and counts copied pages from 0 again.
+
     Raises:
+        ShapeError: only_B is not one mark a row.
         RequestError: The cache was consumed.
 
     Cost: none; buffers are not rewritten.
     """
     cache.epoch.check("reset", "cache")
-    length_B, peak_B, overflow_B = (torch.zeros_like(cache.length_B) for _ in range(3))
+    keeper = keeper_of(cache.shared)
+    marks = cache.length_B, cache.peak_B, cache.overflow_B
+    if only_B is None:
+        length_B, peak_B, overflow_B = (torch.zeros_like(mark_B) for mark_B in marks)
+        shared = keeper.reset_shared(cache.shared)
+    else:
+        only_B = torch.as_tensor(only_B, device=cache.length_B.device)
+        if only_B.shape != cache.length_B.shape:
+            raise ShapeError(
+                f"reset: only_B has shape {tuple(only_B.shape)}, expected "
+                f"{tuple(cache.length_B.shape)}, one mark a row."
+            )
+        length_B, peak_B, overflow_B = (mark_B.masked_fill(only_B, 0) for mark_B in marks)
+        shared = keeper.clear_shared(cache.shared, only_B)
     return dataclasses.replace(
         cache,
         length_B=length_B,
         peak_B=peak_B,
         overflow_B=overflow_B,
-        shared=keeper_of(cache.shared).reset_shared(cache.shared),
+        shared=shared,
         sites=tuple(
-            cross.reset_site(site) if isinstance(site, cross.CrossSite) else site
+            cross.reset_site(site, only_B) if isinstance(site, cross.CrossSite) else site
             for site in cache.sites
         ),
     )

@@ -151,6 +151,12 @@ def reset_shared(shared: Pages) -> Pages:
     return dataclasses.replace(empty, copied=torch.zeros_like(shared.copied))
 
 
+def clear_shared(shared: Pages, only_B: Bool[Array, " B"]) -> Pages:
+    """Return the pages with none in the rows named."""
+    table_BC = shared.table_BC.masked_fill(only_B.unsqueeze(1), 0)
+    return _replace_table(shared, table_BC, shared.wanted_B.masked_fill(only_B, 0))
+
+
 def narrow_shared(shared: Pages, *, slots: int) -> Pages:
     """Return the pages with only the first columns, as many as `slots` tokens need."""
     table_BC = shared.table_BC[:, : _pages_of(slots, shared.page_size)]
@@ -162,6 +168,23 @@ def widen_shared(shared: Pages, old: Pages) -> Pages:
     table_BC = torch.zeros_like(old.table_BC)
     table_BC[:, : shared.table_BC.shape[1]] = shared.table_BC
     return dataclasses.replace(shared, table_BC=table_BC)
+
+
+def with_table(shared: Pages, table_BC: Int[Array, "B C"], held_A: Int[Array, " A"]) -> Pages:
+    """Return another table over the same pool, for any rows.
+
+    Args:
+        shared: Of the pool.
+        table_BC: int32, the pages of each row and column, 0 for none.
+        held_A: int32, references to each page from outside the table.
+    """
+    return Pages(
+        table_BC=table_BC,
+        count_A=held_A + occurrences(table_BC, len(shared.count_A)),
+        wanted_B=table_BC.new_zeros(len(table_BC)),
+        copied=table_BC.new_zeros(()),
+        page_size=shared.page_size,
+    )
 
 
 def explain(shared: Pages, row: int) -> str | None:
@@ -178,7 +201,7 @@ def explain(shared: Pages, row: int) -> str | None:
 
 
 def filled_slots(shared: Pages, length_B: Int[Array, " B"]) -> Bool[Array, "A P"]:
-    """Return which slots of the pool hold a token of any row."""
+    """Return which slots of the pool hold a token of any row, or belong to a holder outside."""
     size = shared.page_size
     filled_AP = torch.zeros(len(shared.count_A), size, dtype=torch.bool, device=length_B.device)
     for pages, length in zip(shared.table_BC, length_B.tolist(), strict=True):
@@ -186,7 +209,15 @@ def filled_slots(shared: Pages, length_B: Int[Array, " B"]) -> Bool[Array, "A P"
         filled_AP[pages[:whole].long()] = True
         if rest:
             filled_AP[pages[whole].long(), :rest] = True
+    filled_AP[shared.count_A > occurrences(shared.table_BC, len(shared.count_A))] = True
     return filled_AP
+
+
+def occurrences(page_: Int[Array, "..."], total: int) -> Int[Array, " A"]:
+    """Return how often each page of a pool of `total` is named; the trash page counts as never."""
+    times_A = torch.bincount(page_.flatten(), minlength=total).to(torch.int32)
+    times_A[0] = 0
+    return times_A
 
 
 class _Book:
@@ -266,8 +297,8 @@ def _pages_of(tokens: int, size: int) -> int:
 
 
 def _replace_table(shared: Pages, table_BC: Array, wanted_B: Array) -> Pages:
-    count_A = shared.count_A.clone()
-    for table, sign in ((shared.table_BC, -1), (table_BC, 1)):
-        held = table[table > 0]
-        count_A.index_add_(0, held, torch.full_like(held, sign))
-    return dataclasses.replace(shared, table_BC=table_BC, count_A=count_A, wanted_B=wanted_B)
+    total = len(shared.count_A)
+    change_A = occurrences(table_BC, total) - occurrences(shared.table_BC, total)
+    return dataclasses.replace(
+        shared, table_BC=table_BC, count_A=shared.count_A + change_A, wanted_B=wanted_B
+    )

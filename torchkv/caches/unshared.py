@@ -4,7 +4,7 @@ Letters: B rows, C rows of a gathered cache.
 """
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 from torch import Tensor as Array
 
 OPTIONS = ()
@@ -34,6 +34,10 @@ def gather_shared(shared: None, rows_B: Int[Array, " C"]) -> None:
 
 
 def reset_shared(shared: None) -> None:
+    """Return None."""
+
+
+def clear_shared(shared: None, only_B: Bool[Array, " B"]) -> None:
     """Return None."""
 
 

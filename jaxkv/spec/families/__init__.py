@@ -88,6 +88,11 @@ def huggingface_model_types() -> tuple[str, ...]:
     return tuple(_HUGGINGFACE_MODEL_TYPES)
 
 
+def huggingface_families() -> tuple[str, ...]:
+    """Return the names of the families that read Hugging Face directories."""
+    return tuple(dict.fromkeys(_HUGGINGFACE_MODEL_TYPES.values()))
+
+
 def huggingface_model_type(name: str) -> str:
     """Return the `model_type` of the family called `name`.
 

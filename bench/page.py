@@ -1,0 +1,83 @@
+"""One self-contained page of a benchmark's rows: tables, plots, the environment."""
+
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from bench.plots import bars
+from bench.rows import Row
+
+TEMPLATE = Path(__file__).parent / "page.html.jinja"
+
+
+def write(
+    path: str, rows: list[Row], *, about: str, says: str, environment: dict[str, Any]
+) -> None:
+    """Write the page to a file.
+
+    Args:
+        path: Where to; an older file is replaced.
+        rows: Grouped by metric in their order.
+        about: The title.
+        says: What may and may not be read from the numbers; '' for nothing.
+        environment: From `environment`.
+    """
+    Path(path).write_text(page(rows, about=about, says=says, environment=environment))
+
+
+def page(rows: list[Row], *, about: str, says: str, environment: dict[str, Any]) -> str:
+    """Return the page's text; see `write`."""
+    loader = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
+    groups = [
+        _group(metric, unit, list(members))
+        for (metric, unit), members in groupby(rows, key=lambda row: (row.metric, row.unit))
+    ]
+    return loader.from_string(TEMPLATE.read_text()).render(
+        about=about,
+        says=says,
+        groups=groups,
+        environment=[(name, _plain(value)) for name, value in environment.items()],
+    )
+
+
+def _group(metric: str, unit: str, rows: list[Row]) -> dict[str, Any]:
+    best = {
+        case: min((row.median for row in members if row.median is not None), default=None)
+        for case, members in _by_case(rows).items()
+    }
+    return {
+        "metric": metric,
+        "unit": unit,
+        "plot": Markup(bars(rows, unit=unit)),
+        "rows": [
+            {
+                "case": row.case,
+                "subject": row.subject,
+                "numbers": [_number(x) for x in (row.median, row.low, row.high)]
+                + [_number(row.ratio), _number(row.floor_share)],
+                "note": row.note,
+                "best": row.median is not None and row.median == best[row.case],
+            }
+            for row in rows
+        ],
+    }
+
+
+def _by_case(rows: list[Row]) -> dict[str, list[Row]]:
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        found.setdefault(row.case, []).append(row)
+    return found
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:,.3g}" if abs(value) < 100 else f"{value:,.0f}"
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {each}" for name, each in value.items()) or "none"
+    return ", ".join(value) if isinstance(value, list) else str(value)
