@@ -363,11 +363,7 @@ def _layers_of(values: Any) -> tuple[Layer, ...]:
 
 def _check_cross(cross: Attention) -> None:
     for name in ("window", "rope", "qk_norm", "relative"):
-        require(
-            getattr(cross, name) is None,
-            f"Layer: cross has a {name}, expected None: the encoder's tokens stand in no order "
-            "with the decoder's.",
-        )
+        require(getattr(cross, name) is None, f"Layer: cross has a {name}, expected None.")
     require(not cross.causal, "Layer: cross is causal, expected causal=False.")
 
 

@@ -107,6 +107,34 @@ def model_cache_bytes(
     )
 
 
+def source_bytes(config: ModelConfig, *, batch: int, tokens: int, itemsize: int) -> int:
+    """Return the bytes that cross attentions hold of texts which an encoder has read.
+
+    Keys and values, and of each attention and text an int32 length; 0 without an encoder. They come
+    on top of `model_cache_bytes` and do not grow with the decoder's tokens.
+
+    Args:
+        config: The model's sizes.
+        batch: Texts: rows, or fewer where rows share one.
+        tokens: Of each text; for buffers, their capacity.
+        itemsize: Bytes an element.
+    """
+    sites = [layer.cross for layer in config.layers if layer.cross is not None]
+    held = sum(
+        cache_bytes(
+            layers=1,
+            tokens=tokens,
+            kv_heads=a.num_kv_heads,
+            key_width=a.head_dim,
+            value_width=a.head_dim,
+            itemsize=itemsize,
+            batch=batch,
+        )
+        for a in sites
+    )
+    return held + 4 * batch * len(sites)
+
+
 def _slots(layer: Layer, tokens: int, layout: str, slack: int) -> int:
     window = layer.attention.window
     return tokens if window is None or layout != "window" else min(window + slack, tokens)

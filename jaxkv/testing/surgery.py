@@ -128,6 +128,8 @@ def _relaid(cache: Cache, table_BC: np.ndarray, source_A: np.ndarray) -> Cache:
             _lines(site.v_YPH, source_A, site.num_kv_heads),
             site.num_kv_heads,
         )
+        if isinstance(site, PagedSite)
+        else site
         for site in cache.sites
     )
     return dataclasses.replace(cache, shared=pages, sites=sites)

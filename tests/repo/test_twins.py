@@ -22,6 +22,10 @@ EXCEPTIONS: dict[str, list[str]] = {
             "class(k_BKSH, v_BKSH) in torchkv"
         ),
         (
+            "caches/cross.py: CrossSite is class(k_XHS, v_XSH, source_length_U) in jaxkv, "
+            "class(k_UKSH, v_UKSH, source_length_U) in torchkv"
+        ),
+        (
             "caches/paged.py: PagedSite is class(k_YHP, v_YPH, num_kv_heads) in jaxkv, "
             "class(k_AKPH, v_AKPH) in torchkv"
         ),

@@ -69,8 +69,8 @@ REFUSALS = [
     ),
     (lambda: replace(MLP, width=0), "Mlp: width is 0, expected a whole number of at least 1."),
     (
-        lambda: replace(MLP, activation="relu"),
-        "Mlp: activation is 'relu', expected one of ('silu', 'gelu', 'gelu_tanh').",
+        lambda: replace(MLP, activation="mish"),
+        "Mlp: activation is 'mish', expected one of ('silu', 'gelu', 'gelu_tanh', 'relu').",
     ),
     (
         lambda: Norm(kind="batch", eps=1.0),  # pyright: ignore[reportArgumentType] the point

@@ -283,9 +283,9 @@ REFUSED = [
         "Take a checkpoint without it.",
     ),
     (
-        {"hidden_act": "relu"},
-        "config.json: hidden_act is 'relu', expected one of gelu, gelu_new, gelu_pytorch_tanh, "
-        f"silu, swish. {OTHER}",
+        {"hidden_act": "mish"},
+        "config.json: hidden_act is 'mish', expected one of gelu, gelu_new, gelu_pytorch_tanh, "
+        f"relu, silu, swish. {OTHER}",
     ),
     (
         {"num_attention_heads": "6"},

@@ -98,7 +98,12 @@ def _relaid(cache: Cache, table_BC: Array, source_A: Array) -> Cache:
     pages = dataclasses.replace(
         cache.shared, table_BC=table_BC.to(torch.int32), count_A=count_A.to(torch.int32)
     )
-    sites = tuple(PagedSite(site.k_AKPH[source_A], site.v_AKPH[source_A]) for site in cache.sites)
+    sites = tuple(
+        PagedSite(site.k_AKPH[source_A], site.v_AKPH[source_A])
+        if isinstance(site, PagedSite)
+        else site
+        for site in cache.sites
+    )
     return dataclasses.replace(cache, shared=pages, sites=sites, epoch=Epoch())
 
 
