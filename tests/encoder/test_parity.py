@@ -74,8 +74,13 @@ def test_greedy_ids_equal_those_of_transformers(name, twin, model_of):
     for ids in texts():
         with torch.no_grad(), in_float64():
             peer(name).generation_config.max_length = None
+            # Its cache has as many layers as the encoder, and fails where the decoder has more.
             made = peer(name).generate(
-                torch.tensor([ids]), max_new_tokens=11, do_sample=False, num_beams=1
+                torch.tensor([ids]),
+                max_new_tokens=11,
+                do_sample=False,
+                num_beams=1,
+                use_cache=False,
             )
         expected.append(made[0].tolist())
 
