@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from crosscheck import assert_agree, semantic
+from crosscheck import assert_agree, decode, semantic
 from jaxkv.spec.huggingface import read_huggingface
 from jaxkv.spec.huggingface_save import write_huggingface
 from jaxkv.spec.relative import Relative
@@ -65,6 +65,17 @@ def test_whole_texts_equal_transformers_as_released(name, twin, subject):
 
     expected, tolerance = logits_of(released(name)), semantic(rtol=2e-6)
     assert_agree(logits, expected, tolerance, name="logits", names=(twin, name))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_numpy_decoder_equals_transformers(name, load):
+    checkpoint = load(name)
+
+    oracle = decode(
+        checkpoint.config.to_dict(), dict(checkpoint.weights), IDS, encoder_BE=encoder_ids()
+    )
+
+    assert_agree(oracle, peer_logits(name), semantic(), name="logits", names=("numpy", name))
 
 
 @cells
