@@ -116,7 +116,7 @@ class Subject:
         source = self._read("init", encoder)
         if source is None:
             return self._empty(batch, capacity, None)
-        return caches.fill(self._empty(batch, capacity, np.shape(encoder)[1]), source)
+        return caches.fill(self._empty(batch, capacity, states.width_of(source)), source)
 
     def encoder_inputs(self, batch: int, seed: int) -> np.ndarray:
         """Return texts for `encoder` of as many rows, of unlike lengths; -1 for no token."""

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxkv import caches
-from jaxkv.caches import Cache
+from jaxkv.caches import Cache, Source
 from jaxkv.caches.cross import CrossSite
 from jaxkv.spec.errors import RequestError, ShapeError
 from jaxkv.testing import explicit_state, surgery
@@ -107,7 +107,12 @@ def source_capacity(state: State) -> int | None:
     """Return how many tokens of a source a state has room for; None without an encoder."""
     sites = state.source if isinstance(state, ExplicitState) else state.sites
     held = [site for site in sites if isinstance(site, CrossSite)]
-    return held[0].k_XHS.shape[2] if held else None
+    return width_of(tuple(held)) if held else None
+
+
+def width_of(source: Source) -> int:
+    """Return how many slots an encoder's result takes: its longest text, padded."""
+    return source[0].k_XHS.shape[2]
 
 
 def _site_of(cache: Cache, layer: int) -> int:

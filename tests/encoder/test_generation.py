@@ -60,7 +60,7 @@ def test_streamed_and_continued_ids_are_those_of_one_call(cell):
     last = [[row[-1]] for row in begun.new_tokens]
     rest = generate(model, last, max_new_tokens=3, cache=begun.cache)
 
-    streamed = [sum((piece[b] for piece in pieces), []) for b in range(3)]
+    streamed = [[id_ for piece in pieces for id_ in piece[b]] for b in range(3)]
     assert streamed == right.new_tokens
     continued = [a + b for a, b in zip(begun.new_tokens, rest.new_tokens, strict=True)]
     assert continued == right.new_tokens

@@ -9,7 +9,7 @@ from torch import Tensor as Array
 
 from jaxkv.spec.errors import RequestError, ShapeError
 from torchkv import caches
-from torchkv.caches import Cache
+from torchkv.caches import Cache, Source
 from torchkv.caches.cross import CrossSite
 from torchkv.testing import explicit_state, surgery
 from torchkv.testing.explicit_state import ExplicitState, to_numpy
@@ -112,7 +112,12 @@ def source_capacity(state: State) -> int | None:
     """Return how many tokens of a source a state has room for; None without an encoder."""
     sites = state.source if isinstance(state, ExplicitState) else state.sites
     held = [site for site in sites if isinstance(site, CrossSite)]
-    return held[0].k_UKSH.shape[2] if held else None
+    return width_of(tuple(held)) if held else None
+
+
+def width_of(source: Source) -> int:
+    """Return how many slots an encoder's result takes: its longest text, padded."""
+    return source[0].k_UKSH.shape[2]
 
 
 def _site_of(cache: Cache, layer: int) -> int:
