@@ -11,6 +11,7 @@ from tests.spec.test_family_configs import FACTORS, SLIDES, read
 LONG = {"rope_type": "longrope", **FACTORS}
 # What has to be switched on for a key to be read at all.
 WITH: dict[tuple[str, str], dict[str, Any]] = {
+    ("bart", "activation_function"): {"activation_function": "relu"},
     ("gemma3_text", "rope_parameters"): {"sliding_window_pattern": 2},
     ("gemma3_text", "rope_scaling"): {"sliding_window_pattern": 2},
     ("gemma3_text", "rope_theta"): {"sliding_window_pattern": 2},
