@@ -195,7 +195,7 @@ def prefill(
     ids_BT = jax.lax.dynamic_slice_in_dim(text.tokens_BS, at, width, axis=1)
     prompt_B = text.length_B - text.new_B
     count_B = jnp.where(terms.budget_B > 0, jnp.clip(prompt_B - at, 0, width), 0)
-    promises = {"fresh": fresh, "rectangular": rectangular}
+    promises: dict[str, Any] = {"fresh": fresh, "rectangular": rectangular}
     text, logits_BV, cache = _feed(params, text, ids_BT, cache, count_B, config=config, **promises)
     ends_B = (prompt_B > at) & (prompt_B <= at + width)
     waiting_B = text.active_B & ~ends_B

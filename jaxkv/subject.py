@@ -95,7 +95,7 @@ class Subject:
         check_room("full", int(tokens.count_B.max()), self.model)
         self.forwarded_positions += int(tokens.real_BT.sum())
         source = self._read("full", encoder)
-        given = {"positions": positions, "visible": visible}
+        given: dict[str, Any] = {"positions": positions, "visible": visible}
         if positions is not None or visible is not None:
             return self._driver.run_explicit("full", None, tokens, source, **given)[0]
         return self._driver.run(None, tokens, source)[0]
@@ -182,7 +182,7 @@ class Subject:
         """
         tokens = read_tokens("step", ids, self.model, count=count, mask=mask)
         self.forwarded_positions += int(tokens.real_BT.sum())
-        given = {"positions": positions, "visible": visible}
+        given: dict[str, Any] = {"positions": positions, "visible": visible}
         if isinstance(state, ExplicitState) or positions is not None or visible is not None:
             return self._driver.run_explicit("step", state, tokens, **given)
         logits_BTV, after = self._driver.run(state, tokens)

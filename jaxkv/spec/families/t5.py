@@ -11,7 +11,16 @@ from dataclasses import replace
 from typing import Any
 
 from jaxkv.spec.checkpoint import Place, Stored
-from jaxkv.spec.config import Attention, Encoder, Layer, Mlp, ModelConfig, Norm, Relative
+from jaxkv.spec.config import (
+    Activation,
+    Attention,
+    Encoder,
+    Layer,
+    Mlp,
+    ModelConfig,
+    Norm,
+    Relative,
+)
 from jaxkv.spec.config_json import COMMON_IGNORED, COMMON_NEUTRAL, ConfigJson
 
 HUGGINGFACE_ARCHITECTURE = "T5ForConditionalGeneration"
@@ -27,7 +36,7 @@ MAX_POSITIONS = 2**15
 """No table ends: a bound for those who ask how long a text may be, far past any training."""
 _HEAD = "lm_head.weight"
 # Half of `feed_forward_proj` -> the activation; "gelu" alone is the exact one, gated it is not.
-_FEED_FORWARDS = {
+_FEED_FORWARDS: dict[str, tuple[Activation, bool]] = {
     "relu": ("relu", False),
     "gelu": ("gelu", False),
     "gelu_new": ("gelu_tanh", False),
