@@ -194,10 +194,14 @@ def test_a_saved_cache_holds_its_source(cell, tmp_path):
     encoder = subject.encoder_inputs(4, 0)
     state = subject.init(4, 24, encoder=encoder)
     _, state = subject.step(state, IDS[:, :1])
-    verbs.save(state, tmp_path / "cache.safetensors")
+    identity = importlib.import_module(f"{cell.twin}.identity").identity_of(
+        subject.model, layout="contiguous"
+    )
+    texts = IDS[:, :1].tolist()
+    verbs.save(state, tmp_path / "cache.safetensors", identity=identity, tokens=texts)
     like = empty(cell, 4, source_capacity=encoder.shape[1] if cell.twin == "torchkv" else 8)
 
-    back = verbs.load(tmp_path / "cache.safetensors", like)
+    back = verbs.load(tmp_path / "cache.safetensors", like, identity=identity)
     out, _ = subject.step(back, IDS[:, 1:])
 
     assert_agree(out, subject.full(IDS, encoder=encoder)[:, 1:], EXACT, name="logits")
