@@ -31,6 +31,9 @@ cells = pytest.mark.parametrize(("name", "twin"), [(n, t) for n in MODELS for t 
 # jaxkv pads steps to 1, 8 or 24 tokens, so that little is compiled.
 PARTITIONS = ([17], [8, 1, 8]) + (([1] * 17, [3, 5, 1, 8], [16, 1]) if DEEP else ())
 LAYOUTS = ("contiguous", "paged")
+# The library's norms take their mean in float32 whatever the dtype, and scores that nothing scales
+# carry the encoder's rounding into every layer of the decoder; measured 2.4e-6.
+ROUNDED = {"flan-t5": 5e-6}
 
 
 def stepped(subject, sizes) -> np.ndarray:
@@ -63,7 +66,8 @@ def test_chunks_of_the_decoders_tokens_equal_transformers(name, twin, layout, si
 def test_whole_texts_equal_transformers_as_released(name, twin, subject):
     logits = subject(name, twin).full(IDS, encoder=encoder_ids())
 
-    expected, tolerance = logits_of(released(name)), semantic(rtol=2e-6)
+    expected = logits_of(released(name))
+    tolerance = semantic(rtol=ROUNDED.get(name, 2e-6))
     assert_agree(logits, expected, tolerance, name="logits", names=(twin, name))
 
 
