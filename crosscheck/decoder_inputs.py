@@ -37,13 +37,17 @@ _KNOWN = {
     "experts": {"num_experts", "top_k", "normalized", "expert"},
     "norm": {"kind", "eps"},
     "encoder": {"layers", "max_positions", "start_ids"},
+    "latent": {"rank", "nope_width", "value_width", "norm_eps"},
     "relative": {"buckets", "max_distance"},
+    "routing": {"scoring", "choice_bias", "num_groups", "top_groups", "group_score", "scale"},
 }
 # What a part may leave out: it is then off.
 _OPTIONAL = {
+    # Draft layers are no part of a decoder: how many a checkpoint has changes nothing.
     "config": {
         "scaled_embedding",
         "logit_soft_cap",
+        "draft_layers",
         "embed_norm",
         "position_offset",
         "final_norm",
@@ -51,8 +55,11 @@ _OPTIONAL = {
         "encoder",
     },
     "layer": {"parallel", "post_norms", "norm_after", "cross"},
-    "attention": {"score_width", "qk_norm", "relative", "causal"},
+    "attention": {"score_width", "qk_norm", "latent", "relative", "causal"},
+    "experts": {"routing", "shared"},
+    "latent": {"query_rank", "mscale"},
     "norm": {"plus_one"},
+    "rope": {"interleaved"},
 }
 _SCALINGS = {
     "dynamic": {"factor", "original_max_positions"},
@@ -144,6 +151,8 @@ def _check_layers(name: str, layers: Sequence[Mapping[str, Any]]) -> None:
         _check_known(f"{owner}.attention", layer["attention"], "attention")
         if layer["attention"].get("qk_norm") is not None:
             _check_known(f"{owner}.attention.qk_norm", layer["attention"]["qk_norm"], "norm")
+        if layer["attention"].get("latent") is not None:
+            _check_known(f"{owner}.attention.latent", layer["attention"]["latent"], "latent")
         _check_mlp(f"{owner}.mlp", layer["mlp"])
         if layer["attention"]["rope"] is not None:
             _check_rope(f"{owner}.attention.rope", layer["attention"]["rope"])
@@ -152,6 +161,10 @@ def _check_layers(name: str, layers: Sequence[Mapping[str, Any]]) -> None:
 def _check_mlp(owner: str, mlp: Mapping[str, Any]) -> None:
     if "num_experts" in mlp:
         _check_known(owner, mlp, "experts")
+        if mlp.get("routing") is not None:
+            _check_known(f"{owner}.routing", mlp["routing"], "routing")
+        if mlp.get("shared") is not None:
+            _check_mlp(f"{owner}.shared", mlp["shared"])
         owner, mlp = f"{owner}.expert", mlp["expert"]
     _check_known(owner, mlp, "mlp")
     if mlp["activation"] not in _ACTIVATIONS:

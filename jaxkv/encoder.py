@@ -8,8 +8,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int
 
 from jaxkv import caches
-from jaxkv.block import Dropout, Tap, linear, norm
+from jaxkv.block import Dropout, Tap
 from jaxkv.caches import Source, cross
+from jaxkv.linear import linear, norm
 from jaxkv.model import Params
 from jaxkv.spec import config as spec
 from jaxkv.spec.errors import RequestError

@@ -14,8 +14,9 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from jaxkv import caches, ops
-from jaxkv.block import Dropout, Tap, linear, norm
+from jaxkv.block import Dropout, Tap
 from jaxkv.caches import Cache, Source
+from jaxkv.linear import linear, norm
 from jaxkv.spec import config as spec
 from jaxkv.spec.errors import RequestError, ShapeError
 from jaxkv.stack import embed, no_tap, run_layers
@@ -52,6 +53,29 @@ class Attention(nnx.Module):
         self.q_norm, self.k_norm = q_norm, k_norm
 
 
+class LatentAttention(nnx.Module):
+    """The products down to the latents and up from them, their norms, the output projection.
+
+    Those up are one matrix a head, (N, H, C), to keys and to values.
+    """
+
+    def __init__(
+        self,
+        q: Linear | None,
+        kv_down: Linear,
+        kv_norm: Norm,
+        k_up: Linear,
+        v_up: Linear,
+        o: Linear,
+        q_down: Linear | None = None,
+        q_norm: Norm | None = None,
+        q_up: Linear | None = None,
+    ):
+        self.q, self.q_down, self.q_norm, self.q_up = q, q_down, q_norm, q_up
+        self.kv_down, self.kv_norm = kv_down, kv_norm
+        self.k_up, self.v_up, self.o = k_up, v_up, o
+
+
 class Cross(nnx.Module):
     """The query and output projections, and the packed one of the encoder's result."""
 
@@ -67,10 +91,13 @@ class Mlp(nnx.Module):
 
 
 class Experts(nnx.Module):
-    """The router's matrix, and those of Z feed-forwards one after the other, gate and up packed."""
+    """The router's matrix, and those of Z feed-forwards one after the other, gate and up packed.
 
-    def __init__(self, router: Linear, up: Linear, down: Linear):
-        self.router, self.up, self.down = router, up, down
+    And a shared feed-forward, where there is one.
+    """
+
+    def __init__(self, router: Linear, up: Linear, down: Linear, shared: Mlp | None = None):
+        self.router, self.up, self.down, self.shared = router, up, down, shared
 
 
 class Layer(nnx.Module):
@@ -79,7 +106,7 @@ class Layer(nnx.Module):
     def __init__(
         self,
         attn_norm: Norm,
-        attn: Attention,
+        attn: Attention | LatentAttention,
         mlp_norm: Norm,
         mlp: Mlp | Experts,
         attn_post_norm: Norm | None = None,
@@ -174,6 +201,7 @@ def forward(
     key: Array | None = None,
     source: Source | None = None,
     tap: Tap = no_tap,
+    absorbed: bool | None = None,
 ) -> tuple[Float[Array, "B _ V"], Cache | None]:
     """Return logits of T tokens a row and the cache that holds them too.
 
@@ -195,6 +223,8 @@ def forward(
             filled with it.
         tap: Called with the name and value of intermediate results, in the order of the
             computation; what it returns goes on in their place.
+        absorbed: The form of attentions to latents: absorbed or expanded, None for the cheaper one
+            of each; static.
 
     Not checked here: that ids lie inside the vocabulary, which depends on data; `generation.plan`
     and `Subject` check it on the host.
@@ -219,7 +249,9 @@ def forward(
     )
     x_BTD = tap("embed", embed(params, params, ids_BT, step, config))
     drop = Dropout(config.dropout_rate if training else 0.0, key)
-    x_BTD, sites = run_layers(params, x_BTD, cache.sites, step, config.layers, config, drop, tap)
+    x_BTD, sites = run_layers(
+        params, x_BTD, cache.sites, step, config.layers, config, drop, tap, absorbed=absorbed
+    )
     if last_only:
         last_B11 = jnp.maximum(step.count_B - 1, 0)[:, None, None]
         x_BTD = jnp.take_along_axis(x_BTD, last_B11, axis=1)

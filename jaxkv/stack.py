@@ -10,8 +10,9 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jaxkv.block import Dropout, Tap, block, norm, rotation
+from jaxkv.block import Dropout, Tap, block, rotation
 from jaxkv.caches import Bias, Rotate, Step
+from jaxkv.linear import norm
 from jaxkv.relative import relative_bias
 from jaxkv.spec import config as spec
 
@@ -58,6 +59,8 @@ def run_layers(
     config: spec.ModelConfig,
     drop: Dropout,
     tap: Tap,
+    *,
+    absorbed: bool | None = None,
 ) -> tuple[Float[Array, "B T D"], tuple[Any, ...]]:
     """Return the stream after all layers, and their sites with the new keys and values.
 
@@ -71,6 +74,7 @@ def run_layers(
         drop: Applied to what attention and feed-forward give.
         tap: Called with the name and value of intermediate results; what it returns goes on in
             their place.
+        absorbed: See `latent.attend_latent`; static.
     """
     rotates, bias = _rotations(step, layers, x_BTD.dtype), _bias(p, layers)
     before, after = iter(sites), []
@@ -78,7 +82,17 @@ def run_layers(
         held = tuple(islice(before, 1 if layer.cross is None else 2))
         rotate = rotates.get(layer.attention.rope)
         x_BTD, new = block(
-            p["layers"][i], x_BTD, held, step, layer, config, rotate, bias, drop, _named(tap, i)
+            p["layers"][i],
+            x_BTD,
+            held,
+            step,
+            layer,
+            config,
+            rotate,
+            bias,
+            drop,
+            _named(tap, i),
+            absorbed=absorbed,
         )
         after += new
     return x_BTD, tuple(after)

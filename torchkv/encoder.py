@@ -11,8 +11,9 @@ from torch import Tensor as Array
 from jaxkv.spec import config as spec
 from jaxkv.spec.errors import RequestError
 from torchkv import caches
-from torchkv.block import Dropout, Tap, linear, norm
+from torchkv.block import Dropout, Tap
 from torchkv.caches import Source, cross
+from torchkv.linear import linear, norm
 from torchkv.model import Params
 from torchkv.stack import embed, no_tap, run_layers
 

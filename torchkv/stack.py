@@ -14,8 +14,9 @@ from jaxtyping import Float, Int
 from torch import Tensor as Array
 
 from jaxkv.spec import config as spec
-from torchkv.block import Dropout, Tap, block, norm, rotation
+from torchkv.block import Dropout, Tap, block, rotation
 from torchkv.caches import Bias, Rotate, Step
+from torchkv.linear import norm
 from torchkv.relative import relative_bias
 
 Params = Mapping[str, Any]
@@ -62,6 +63,8 @@ def run_layers(
     config: spec.ModelConfig,
     drop: Dropout,
     tap: Tap,
+    *,
+    absorbed: bool | None = None,
 ) -> tuple[Float[Array, "B T D"], tuple[Any, ...]]:
     """Return the stream after all layers, and their sites with the new keys and values.
 
@@ -75,6 +78,7 @@ def run_layers(
         drop: Applied to what attention and feed-forward give.
         tap: Called with the name and value of intermediate results; what it returns goes on in
             their place.
+        absorbed: See `latent.attend_latent`.
     """
     rotates, bias = _rotations(step, layers, x_BTD.dtype), _bias(p, layers)
     before, after = iter(sites), []
@@ -82,7 +86,17 @@ def run_layers(
         held = tuple(islice(before, 1 if layer.cross is None else 2))
         rotate = rotates.get(layer.attention.rope)
         x_BTD, new = block(
-            own, x_BTD, held, step, layer, config, rotate, bias, drop, _named(tap, i)
+            own,
+            x_BTD,
+            held,
+            step,
+            layer,
+            config,
+            rotate,
+            bias,
+            drop,
+            _named(tap, i),
+            absorbed=absorbed,
         )
         after += new
     return x_BTD, tuple(after)

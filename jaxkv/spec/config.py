@@ -2,19 +2,23 @@
 
 Letters of the sizes: D width, N query heads, K key/value heads, H head width, F feed-forward width,
 V vocabulary, W window, Z experts.
+What an attention to a latent has more stands in `latent`, feed-forwards in `feed_forward`.
 """
 
 import dataclasses
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from jaxkv.spec.part import Part, require, require_above, require_whole
+from jaxkv.spec.feed_forward import Activation, Experts, Mlp, Routing
+from jaxkv.spec.latent import Latent
+from jaxkv.spec.part import Part, part_of, require, require_above, require_whole
 from jaxkv.spec.relative import Relative, check_relatives
 from jaxkv.spec.scaling import (
     DynamicScaling,
     Llama3Scaling,
     LongScaling,
     Scaling,
+    YarnScaling,
     scaling_from_dict,
 )
 
@@ -23,6 +27,7 @@ __all__ = [
     "Attention",
     "Encoder",
     "Experts",
+    "Latent",
     "Layer",
     "Llama3Scaling",
     "Mlp",
@@ -30,21 +35,23 @@ __all__ = [
     "Norm",
     "Relative",
     "Rope",
+    "Routing",
+    "YarnScaling",
 ]
-
-Activation = Literal["silu", "gelu", "gelu_tanh", "relu"]
 
 
 @dataclass(frozen=True)
 class Rope(Part):
     """Rotary positions: the first 2R channels turn in pairs (i, i + R).
 
-    A pair turns by position * theta^(-i/R), more slowly with a scaling.
+    A pair turns by position * theta^(-i/R), more slowly with a scaling. Interleaved pairs are
+    (2i, 2i + 1). Where a latent is attended to, the last 2R channels turn.
     """
 
     theta: float
     rotary_dim: int
     scaling: Scaling | None = None
+    interleaved: bool = False
 
     def __post_init__(self) -> None:
         require_whole("Rope", rotary_dim=self.rotary_dim)
@@ -103,8 +110,9 @@ class Attention(Part):
     """One attention: N query heads share K key/value heads of width H.
 
     Window None means all earlier tokens. Scores are q.k / score_width^(1/2), None means H. With a
-    qk_norm, queries and keys are normed over each head's channels, before they turn. A relative
-    bias is added to the scores. Not causal means that later tokens are seen too.
+    qk_norm, queries and keys are normed over each head's channels, before they turn. With a latent,
+    K is 1 and H what a cache keeps of a token; score_width None then means the width of a query. A
+    relative bias is added to the scores. Not causal means that later tokens are seen too.
     """
 
     num_heads: int
@@ -117,6 +125,7 @@ class Attention(Part):
     soft_cap: float | None = None
     score_width: float | None = None
     qk_norm: Norm | None = None
+    latent: Latent | None = None
     relative: Relative | None = None
     causal: bool = True
 
@@ -136,6 +145,37 @@ class Attention(Part):
             self.qk_norm is None or self.qk_norm.kind == "rms",
             "Attention: qk_norm is a layer norm, expected kind 'rms' (it has no bias).",
         )
+        if self.latent is not None:
+            self._check_latent(self.latent)
+
+    def _check_latent(self, latent: Latent) -> None:
+        require(
+            self.rope is not None and self.qk_norm is None,
+            "Attention: with a latent, expected a rope for the shared key, and no qk_norm.",
+        )
+        kept = latent.rank + (self.rope.rotary_dim if self.rope else 0)
+        require(
+            (self.num_kv_heads, self.head_dim) == (1, kept),
+            f"Attention: num_kv_heads {self.num_kv_heads} and head_dim {self.head_dim}, expected 1 "
+            f"and {kept} (the latent's rank and the rotary channels).",
+        )
+
+    @property
+    def query_width(self) -> int:
+        """Channels of one query head as projected: H, or those made of a latent and the rotary."""
+        if self.latent is None or self.rope is None:
+            return self.head_dim
+        return self.latent.nope_width + self.rope.rotary_dim
+
+    @property
+    def value_width(self) -> int:
+        """Channels of one head's value as it reaches the output projection."""
+        return self.head_dim if self.latent is None else self.latent.value_width
+
+    @property
+    def stored_value_width(self) -> int:
+        """Channels that a cache keeps of values, beside the keys: none of a latent's."""
+        return self.head_dim if self.latent is None else 0
 
     @property
     def groups(self) -> int:
@@ -144,57 +184,8 @@ class Attention(Part):
 
     @classmethod
     def _revive(cls, name: str, value: Any) -> Any:
-        return _part_of({"rope": Rope, "qk_norm": Norm, "relative": Relative}, name, value)
-
-
-@dataclass(frozen=True)
-class Mlp(Part):
-    """One feed-forward: down(act(up x)), or down(act(gate x) * up x) when gated.
-
-    "gelu" is the exact one, "gelu_tanh" its approximation by a tanh (GPT-2's).
-    """
-
-    width: int
-    activation: Activation
-    gated: bool
-    bias: bool
-
-    def __post_init__(self) -> None:
-        require_whole("Mlp", width=self.width)
-        known = ("silu", "gelu", "gelu_tanh", "relu")
-        require(
-            self.activation in known,
-            f"Mlp: activation is {self.activation!r}, expected one of {known}.",
-        )
-
-
-@dataclass(frozen=True)
-class Experts(Part):
-    """Z feed-forwards, of which a router chooses top_k for each token.
-
-    The weights of the chosen are their shares in the softmax over all Z; normalized means divided
-    by their sum.
-    """
-
-    num_experts: int
-    top_k: int
-    normalized: bool
-    expert: Mlp
-
-    def __post_init__(self) -> None:
-        require_whole("Experts", num_experts=self.num_experts, top_k=self.top_k)
-        require(
-            self.top_k <= self.num_experts,
-            f"Experts: top_k is {self.top_k}, expected at most num_experts {self.num_experts}.",
-        )
-        require(
-            self.expert.gated and not self.expert.bias,
-            "Experts: expert is another feed-forward, expected a gated one without bias.",
-        )
-
-    @classmethod
-    def _revive(cls, name: str, value: Any) -> Any:
-        return _part_of({"expert": Mlp}, name, value)
+        parts = {"rope": Rope, "qk_norm": Norm, "latent": Latent, "relative": Relative}
+        return part_of(parts, name, value)
 
 
 @dataclass(frozen=True)
@@ -232,7 +223,7 @@ class Layer(Part):
         if name == "mlp" and isinstance(value, dict) and "num_experts" in value:
             return Experts.from_dict(value)
         parts = {"attention": Attention, "cross": Attention, "mlp": Mlp}
-        return _part_of(parts, name, value)
+        return part_of(parts, name, value)
 
 
 @dataclass(frozen=True)
@@ -286,6 +277,8 @@ class ModelConfig(Part):
     dtype; with embed_norm, it is normed after the positions are added. A token's row in the table
     of learned positions is its position plus position_offset. With scaled_head, what enters the
     head is multiplied by D^(-1/2). With a logit_soft_cap c, logits are c * tanh(logit / c).
+    draft_layers says how many more layers a checkpoint may hold to predict further tokens; they are
+    no part of this decoder.
     """
 
     family: str
@@ -300,6 +293,7 @@ class ModelConfig(Part):
     dropout_rate: float = 0.0
     scaled_embedding: bool = False
     logit_soft_cap: float | None = None
+    draft_layers: int = 0
     embed_norm: bool = False
     position_offset: int = 0
     final_norm: bool = True
@@ -320,6 +314,8 @@ class ModelConfig(Part):
             f"ModelConfig: dropout_rate is {rate}, expected at least 0 and below 1.",
         )
         _require_soft_cap("ModelConfig", logit_soft_cap=self.logit_soft_cap)
+        if self.draft_layers != 0:
+            require_whole("ModelConfig", draft_layers=self.draft_layers)
         _check_stacks(self)
 
     @property
@@ -354,7 +350,7 @@ class ModelConfig(Part):
     def _revive(cls, name: str, value: Any) -> Any:
         if name == "layers":
             return _layers_of(value)
-        return _part_of({"norm": Norm, "encoder": Encoder}, name, value)
+        return part_of({"norm": Norm, "encoder": Encoder}, name, value)
 
 
 def _layers_of(values: Any) -> tuple[Layer, ...]:
@@ -386,10 +382,6 @@ def _check_stacks(config: ModelConfig) -> None:
             0 <= id_ < config.vocab_size,
             f"ModelConfig: encoder.start_ids holds {id_}, expected 0 to {config.vocab_size - 1}.",
         )
-
-
-def _part_of(parts: dict[str, type[Part]], name: str, value: Any) -> Any:
-    return parts[name].from_dict(value) if name in parts and isinstance(value, dict) else value
 
 
 def _require_soft_cap(owner: str, **caps: float | None) -> None:

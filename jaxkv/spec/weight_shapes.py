@@ -4,7 +4,7 @@ Letters of the sizes: D width, N query heads, K key/value heads, H head width, F
 V vocabulary, Z experts.
 """
 
-from jaxkv.spec.config import Attention, Encoder, Experts, Layer, Mlp, ModelConfig
+from jaxkv.spec.config import Attention, Encoder, Experts, Latent, Layer, Mlp, ModelConfig
 from jaxkv.spec.relative import relative_shapes
 
 Shapes = dict[str, tuple[int, ...]]
@@ -63,6 +63,8 @@ def _norm_shapes(name: str, config: ModelConfig) -> Shapes:
 
 
 def _attention_shapes(name: str, a: Attention, d: int) -> Shapes:
+    if a.latent is not None:
+        return _latent_shapes(name, a, a.latent, d)
     q, kv = a.num_heads * a.head_dim, a.num_kv_heads * a.head_dim
     shapes = _linear(f"{name}.q", q, d, a.qkv_bias) | _linear(f"{name}.k", kv, d, a.qkv_bias)
     shapes |= _linear(f"{name}.v", kv, d, a.qkv_bias)
@@ -71,11 +73,28 @@ def _attention_shapes(name: str, a: Attention, d: int) -> Shapes:
     return shapes | _linear(f"{name}.o", d, q, a.out_bias)
 
 
+def _latent_shapes(name: str, a: Attention, latent: Latent, d: int) -> Shapes:
+    n, r, rank = a.num_heads, latent.rank, latent.query_rank
+    shapes = {} if rank else _linear(f"{name}.q", n * a.query_width, d, False)
+    if rank:
+        shapes |= _linear(f"{name}.q_down", rank, d, a.qkv_bias)
+        shapes |= {f"{name}.q_norm.weight": (rank,)}
+        shapes |= _linear(f"{name}.q_up", n * a.query_width, rank, False)
+    shapes |= _linear(f"{name}.kv_down", a.head_dim, d, a.qkv_bias)
+    shapes |= {f"{name}.kv_norm.weight": (r,)}
+    shapes |= _linear(f"{name}.k_up", n * latent.nope_width, r, False)
+    shapes |= _linear(f"{name}.v_up", n * latent.value_width, r, False)
+    return shapes | _linear(f"{name}.o", d, n * latent.value_width, a.out_bias)
+
+
 def _mlp_shapes(name: str, m: Mlp | Experts, d: int) -> Shapes:
     if isinstance(m, Experts):
         router: Shapes = {f"{name}.router.weight": (m.num_experts, d)}
+        if m.routing is not None and m.routing.choice_bias:
+            router |= {f"{name}.router.bias": (m.num_experts,)}
         each = _mlp_shapes(f"{name}.experts", m.expert, d)
-        return router | {part: (m.num_experts, *shape) for part, shape in each.items()}
+        shared = {} if m.shared is None else _mlp_shapes(f"{name}.shared", m.shared, d)
+        return router | {p: (m.num_experts, *shape) for p, shape in each.items()} | shared
     gate = _linear(f"{name}.gate", m.width, d, m.bias) if m.gated else {}
     return (
         gate

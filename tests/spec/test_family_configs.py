@@ -29,7 +29,22 @@ BART = {"vocab_size": 97, "d_model": 24} | {
     for side in ("encoder", "decoder")
     for key, value in (("layers", 2), ("attention_heads", 3), ("ffn_dim", 52))
 }
+DEEPSEEK = BASE | {
+    "num_key_value_heads": 6,
+    "moe_intermediate_size": 20,
+    "n_routed_experts": 8,
+    "n_group": 4,
+    "topk_group": 2,
+    "num_experts_per_tok": 2,
+    "first_k_dense_replace": 1,
+    "kv_lora_rank": 24,
+    "q_lora_rank": 15,
+    "qk_nope_head_dim": 11,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 14,
+}
 OF_TYPE = {"gpt2": GPT2, "gpt_neox": NEOX, "qwen3_moe": MOE, "t5": T5, "bart": BART}
+OF_TYPE |= {"deepseek_v2": DEEPSEEK, "deepseek_v3": DEEPSEEK}
 FACTORS = {"short_factor": [1.0, 1.1, 1.2, 1.3], "long_factor": [2.0, 3.0, 4.0, 5.0]}
 
 
