@@ -109,8 +109,7 @@ class Subject:
         Args:
             batch: Rows.
             capacity: None is the model's positions, 512 at most.
-            encoder: Of a model with an encoder, the ids that it reads for each row, [B, E]; -1
-                stands for no token, behind a row's last.
+            encoder: Of a model with an encoder, what it reads: ids [B, E], -1 behind a row's last.
 
         Raises:
             RequestError: The texts are missing, or not asked for.

@@ -55,7 +55,8 @@ def hold(
     place_S = jnp.arange(k_USKH.shape[1], dtype=jnp.int32)
     real_US11 = (place_S < source_length_U[:, None])[:, :, None, None]
     k_XSH, v_XSH = (slots.heads_first(jnp.where(real_US11, x, 0)) for x in (k_USKH, v_USKH))
-    return CrossSite(k_XSH.swapaxes(1, 2), v_XSH, source_length_U.astype(jnp.int32))
+    # A copy: no array may stand in a cache twice, and every layer is given this one.
+    return CrossSite(k_XSH.swapaxes(1, 2), v_XSH, jnp.copy(source_length_U.astype(jnp.int32)))
 
 
 def fill_site(site: CrossSite, source: CrossSite) -> CrossSite:

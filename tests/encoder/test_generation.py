@@ -58,7 +58,7 @@ def test_streamed_and_continued_ids_are_those_of_one_call(cell):
     pieces = list(stream_of(cell)(model, encoder=TEXTS, max_new_tokens=6, steps=2))
     begun = generate(model, encoder=TEXTS, max_new_tokens=3, keep_cache=True, capacity=16)
     last = [[row[-1]] for row in begun.new_tokens]
-    rest = generate(model, last, max_new_tokens=3, cache=begun.cache)
+    rest = generate(model, last, max_new_tokens=3, cache=begun.cache, consume=True)
 
     streamed = [[id_ for piece in pieces for id_ in piece[b]] for b in range(3)]
     assert streamed == right.new_tokens

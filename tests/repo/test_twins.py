@@ -119,6 +119,7 @@ EXCEPTIONS: dict[str, list[str]] = {
     ],
     "torch has to be told the device of each new tensor": [
         ("request.py: device_arrays is (request) in jaxkv, (request, device) in torchkv"),
+        ("request.py: device_sources is (request) in jaxkv, (request, device) in torchkv"),
     ],
 }
 

@@ -57,7 +57,8 @@ def hold(
     k_UKSH, v_UKSH = (
         slots.heads_first(x_USKH).masked_fill(beyond_U1S1, 0.0) for x_USKH in (k_USKH, v_USKH)
     )
-    return CrossSite(k_UKSH, v_UKSH, source_length_U.to(torch.int32))
+    # A copy: no tensor may stand in a cache twice, and every layer is given this one.
+    return CrossSite(k_UKSH, v_UKSH, source_length_U.to(torch.int32, copy=True))
 
 
 def fill_site(site: CrossSite, source: CrossSite) -> CrossSite:
