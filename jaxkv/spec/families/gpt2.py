@@ -190,10 +190,14 @@ def config_from_gguf(metadata: Mapping[str, Any], tensors: Tensors) -> ModelConf
     keys = GgufKeys(metadata, "gpt2")
     keys.check(GGUF_READ, NEUTRAL, tensors, rope_tensors=GGUF_ROPE_TENSORS)
     width, heads = keys.whole("embedding_length"), keys.whole("attention.head_count")
-    if width % heads or keys.whole("attention.head_count_kv", heads) != heads:
+    if keys.whole("attention.head_count_kv", heads) != heads:
+        raise keys.fault(
+            "attention.head_count_kv", f"{heads} (as many as heads)", "Is the file complete?"
+        )
+    if width % heads:
         raise keys.fault(
             "attention.head_count",
-            f"a divisor of embedding_length {width}, and as many KV heads",
+            f"a divisor of embedding_length {width}",
             "Is the file complete?",
         )
     attention = Attention(
