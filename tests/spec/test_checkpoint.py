@@ -277,6 +277,15 @@ WRONG_MODELS = [
         id="misshapen-tensor",
     ),
     pytest.param(
+        {"llama.attention.head_count_kv": 6},
+        {},
+        WeightError,
+        "weight 'blk.0.attn_k.weight' has shape (54, 64), expected (108, 64). Do config and "
+        "weights belong together? A checkpoint's number of KV heads cannot be overridden: another "
+        "one needs conversion and training.",
+        id="kv-heads",
+    ),
+    pytest.param(
         {},
         {"output_norm.weight": np.ones(64, np.int32)},
         WeightError,

@@ -1,8 +1,9 @@
 """The families by name: one file each, found through the tables below and imported when asked for.
 
-What a family that GGUF files hold offers: `config_from_gguf(metadata, tensor_names)`,
-`places_from_gguf(config)` (canonical name -> where the file keeps it) and the fact
-`GGUF_INTERLEAVED_QK`.
+What a family that GGUF files hold offers: `config_from_gguf(metadata, tensors)`,
+`places_from_gguf(config)` (canonical name -> where the file keeps it) and the facts
+`GGUF_INTERLEAVED_QK`, `GGUF_READ` (of the architecture's keys) and `GGUF_ROPE_TENSORS` (tensors of
+factors on rotary speeds that the config is made of).
 One that Hugging Face directories hold: `config_from_huggingface(config_json)`,
 `places_from_huggingface(config)` (canonical name -> where the file keeps it) and the facts
 `HUGGINGFACE_PREFIX` (of tensor names, left out by some files), `HUGGINGFACE_IGNORED_TENSORS`
@@ -87,6 +88,11 @@ def huggingface_family(model_type: str) -> ModuleType:
     """
     known = _HUGGINGFACE_MODEL_TYPES
     return family(_look_up("huggingface_family", "model_type", model_type, known))
+
+
+def gguf_architectures() -> tuple[str, ...]:
+    """Return the architectures that `gguf_family` accepts."""
+    return tuple(_GGUF_ARCHITECTURES)
 
 
 def huggingface_model_types() -> tuple[str, ...]:
