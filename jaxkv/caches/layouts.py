@@ -7,6 +7,7 @@ from typing import Any
 from jaxkv.caches import (
     coded,
     contiguous,
+    cross,
     paged,
     pages,
     per_token,
@@ -32,6 +33,7 @@ LAYOUTS: dict[str, ModuleType] = {
 CHANGING = ("quantized", "sinks", "sinks_absolute")
 _MODULE_OF = {
     contiguous.ContiguousSite: contiguous,
+    cross.CrossSite: cross,
     paged.PagedSite: paged,
     window.WindowSite: window,
     coded.QuantizedSite: quantized,

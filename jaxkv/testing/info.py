@@ -20,7 +20,6 @@ _NEVER = {
     "batch_invariant": "a matrix product may round a row by the number of its neighbours",
     "prefix": "there is no prefix store",
     "speculate": "there is no speculative generation",
-    "cross": "the model is a decoder alone",
 }
 
 
@@ -85,7 +84,7 @@ def describe(
     """Return what a subject on a layout offers, and why it does not offer the rest."""
     config = model.config
     absent = _absent(config, layout) | _changed(config, layout, options or {})
-    extra = {"rope", "gqa", "mla", "paged", "quant"} - absent.keys()
+    extra = {"rope", "gqa", "mla", "paged", "quant", "cross"} - absent.keys()
     return SubjectInfo(
         name=name,
         framework="jax",
@@ -106,6 +105,10 @@ def describe(
 def _absent(config: ModelConfig, layout: str) -> dict[str, str]:
     attentions = [layer.attention for layer in config.layers]
     absent = dict(_NEVER)
+    if config.encoder is None:
+        absent["cross"] = "the model is a decoder alone"
+    else:
+        absent["capture"] = "points are not driven beside an encoder"
     if config.learned_positions:
         absent["rope"] = "positions are learned, so a shift reads another part of their table"
     if all(a.groups == 1 for a in attentions):

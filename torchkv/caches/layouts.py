@@ -11,6 +11,7 @@ from jaxkv.spec.config import Attention
 from torchkv.caches import (
     coded,
     contiguous,
+    cross,
     paged,
     pages,
     per_token,
@@ -35,6 +36,7 @@ LAYOUTS: dict[str, ModuleType] = {
 CHANGING = ("quantized", "sinks", "sinks_absolute")
 _MODULE_OF = {
     contiguous.ContiguousSite: contiguous,
+    cross.CrossSite: cross,
     paged.PagedSite: paged,
     window.WindowSite: window,
     coded.QuantizedSite: quantized,
