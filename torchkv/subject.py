@@ -106,7 +106,7 @@ class Subject:
         tokens = read_tokens("full", ids, self.model, count=count, mask=mask)
         check_room("full", int(tokens.count_B.max()), self.model)
         if self.layout.startswith("sinks"):
-            state = self.init(len(np.asarray(ids)))
+            state = self.init(len(np.asarray(ids)), encoder=encoder)
             return self.step(state, ids, count=count, mask=mask)[0]
         self.forwarded_positions += int(tokens.real_BT.sum())
         source = self._read("full", encoder)
