@@ -9,6 +9,7 @@ BENCHES = (
     "decode",
     "memory",
     "prefill",
+    "quality",
     "reuse",
     "scores",
     "startup",

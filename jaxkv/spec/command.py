@@ -17,12 +17,13 @@ from jaxkv.spec import command_info, command_memory, terminal
 from jaxkv.spec.chat import render_chat
 from jaxkv.spec.checkpoint import Checkpoint
 from jaxkv.spec.errors import JaxkvError, RequestError, SourceError, Unsupported
+from jaxkv.spec.layout_flags import add_flags, read_flags
 from jaxkv.spec.source import open_source, open_tokenizer
 from jaxkv.spec.terminal import Progress, Rows
 
 DTYPES = ("float32", "bfloat16", "float64")
 STORED = "stored"
-LAYOUTS = ("contiguous", "window", "paged")
+LAYOUTS = ("contiguous", "window", "paged", "quantized", "sinks", "sinks_absolute")
 
 
 class Outcome(Protocol):
@@ -190,6 +191,7 @@ def asked(options: argparse.Namespace, checkpoint: Checkpoint) -> dict[str, Any]
         "capacity": options.capacity,
         "layout": options.layout,
         "page_size": options.page_size,
+        "layout_options": read_flags("generate", options),
         "temperature": options.temperature,
         "top_k": options.top_k,
         "top_p": options.top_p,
@@ -257,6 +259,7 @@ def _add_generate(generate: argparse.ArgumentParser) -> None:
     add("--capacity", type=int, metavar="N", help="tokens that the cache can hold (default: need)")
     add("--layout", choices=LAYOUTS, default="contiguous", help="of the cache")
     add("--page-size", type=int, metavar="P", help="tokens of a page, for --layout paged")
+    add_flags(generate)
     add("--no-cache", action="store_true", help="recompute the whole text for every token")
 
 

@@ -8,20 +8,13 @@ from typing import Any
 
 from jaxkv.spec import memory
 from jaxkv.spec.compressed_bytes import COMPRESSED, compressed_parts
-from jaxkv.spec.compression import QUANTIZED_OPTIONS, SINK_OPTIONS
 from jaxkv.spec.config import ModelConfig
 from jaxkv.spec.errors import RequestError
+from jaxkv.spec.layout_flags import add_flags, read_flags
 from jaxkv.spec.memory_examples import beyond, examples, score_counts
 from jaxkv.spec.source import open_source
 
 _LONGEST = 1 << 60
-_OPTIONS = {
-    "bits": "quantized: 2, 4, 8 or fp8",
-    "group-size": "quantized: numbers that share a scale",
-    "residual-length": "quantized: last tokens kept as they are",
-    "sinks": "sinks: first tokens kept",
-    "window": "sinks: last tokens kept",
-}
 
 
 @dataclass(frozen=True)
@@ -87,8 +80,7 @@ def add(commands: Any) -> None:
     parser.add_argument("--source-length", type=int, metavar="E", help="of an encoder's text (T)")
     parser.add_argument("--dtype", choices=tuple(memory.ITEMSIZES), default="float32")
     parser.add_argument("--layout", choices=memory.LAYOUTS, default="contiguous")
-    for name, about in _OPTIONS.items():
-        parser.add_argument(f"--{name}", type=_number, metavar="N", help=about)
+    add_flags(parser)
     parser.add_argument("--memory", metavar="BYTES", help="usable memory, for instance 40GiB")
     parser.add_argument("--workspace", default="0", metavar="BYTES", help="for a step's results")
     parser.add_argument("--reserve", default="0", metavar="BYTES", help="for others")
@@ -120,7 +112,7 @@ def run(options: argparse.Namespace) -> None:
         layout=options.layout,
         batch=options.batch,
         length=options.length,
-        options=_layout_options(options),
+        options=read_flags("memory", options),
         source_length=options.source_length,
     )
     if "memory" in given:
@@ -209,29 +201,6 @@ def _ratios(
     plain = memory.model_cache_bytes(config, **sizes)
     payload = f"{parts.coded_bytes / parts.code_bytes:.2f}" if parts.code_bytes else ""
     return payload, f"{plain / parts.total_bytes:.2f}"
-
-
-def _layout_options(options: argparse.Namespace) -> dict[str, Any]:
-    """Return what was given for the layout alone.
-
-    Raises:
-        RequestError: An option of another layout.
-    """
-    names = {name.replace("-", "_") for name in _OPTIONS}
-    given = {name: value for name, value in vars(options).items() if name in names}
-    given = {name: value for name, value in given.items() if value is not None}
-    known = QUANTIZED_OPTIONS if options.layout == "quantized" else ()
-    known = SINK_OPTIONS if options.layout.startswith("sinks") else known
-    for name in given:
-        if name not in known:
-            raise RequestError(
-                f"memory: layout {options.layout!r} has no option {name!r}. Leave it out."
-            )
-    return given
-
-
-def _number(text: str) -> int | str:
-    return int(text) if text.isdecimal() else text
 
 
 def _against_multi_head(config: ModelConfig, tokens: int, itemsize: int) -> tuple[str, str]:

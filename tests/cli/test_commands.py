@@ -149,6 +149,10 @@ WRONG = {
     ),
     "top-k above the vocabulary": ([*ARGUMENTS, "--top-k", "20"], "top_k is 20, expected"),
     "top-p of 0": ([*ARGUMENTS, "--top-p", "0"], "top_p is 0.0, expected a number above 0"),
+    "codes without a layout of codes": (
+        [*ARGUMENTS, "--bits", "4"],
+        "layout 'contiguous' has no option 'bits'. Leave it out.",
+    ),
     "pages without paging": ([*ARGUMENTS, "--page-size", "4"], "page_size is 4, but layout is"),
     "no template": ([*ARGUMENTS, "--chat"], "--chat needs a chat template, 'reference' has none"),
     "no text": (["score", "reference", "--text-file", "none.txt"], "No such file or directory"),

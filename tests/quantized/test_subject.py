@@ -1,0 +1,83 @@
+"""What crosscheck sees of a layout that changes results: bounds, planted faults, and reasons."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+
+from crosscheck.judging import run_case
+from crosscheck.oracle import examine
+from crosscheck.relations.registry import why_not
+from crosscheck.select import select
+from crosscheck.selftest import selftest
+from crosscheck.subjects.protocol import describe
+from crosscheck.subjects.sources import load_subject
+from tests.tiny import TWINS
+
+KIVI = "layout=quantized&bits=4&group_size=6&residual_length=6&slack=4"
+FORMS = {"4": KIVI, "int8": "layout=quantized&bits=8", "sinks": "layout=sinks&sinks=2&window=6"}
+each = pytest.mark.parametrize("twin", TWINS)
+
+
+@cache
+def subject_of(twin, query):
+    return load_subject(f"{twin}.subject:llama?{query}")
+
+
+@each
+@pytest.mark.parametrize("name", ["quant.zero_point", "quant.axis"])
+def test_a_planted_fault_of_codes_is_killed(twin, name):
+    """In the twin's own codes: what is written back is quantized by it again."""
+    matrix = selftest(subject_of(twin, KIVI), relations="quant.bound", faults=name, depth="first")
+
+    assert (matrix.survivors, matrix.notes) == ((), ())
+    assert matrix.planted == matrix.killed == 1
+
+
+@each
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("name", ["cache.full", "cache.partition", "cache.fork_gather"])
+def test_a_right_cache_raises_no_alarm(twin, form, name):
+    subject = subject_of(twin, FORMS[form])
+    oracle, (relation,) = examine(subject), select(name)
+    cases = list(relation.cases(describe(subject), 0))[:2]
+
+    for case in cases:
+        outcome = run_case(relation, subject, subject, case, rtol=oracle.rtol)
+        assert outcome.verdict == "pass", outcome.reason
+
+
+@each
+def test_the_published_order_offers_neither_chunks_nor_rollback_and_says_why(twin):
+    info = describe(subject_of(twin, f"{KIVI}&order=kivi"))
+
+    reasons = [why_not(relation, info) for relation in select("all")]
+
+    chunked = [why_not(r, info) for r in select("all") if "chunk" in r.needs]
+    assert {"chunk", "rollback"} & info.capabilities == set()
+    assert any(reason and "depends on how it was cut" in reason for reason in chunked)
+    assert any(reason and "another cut of the text" in reason for reason in reasons)
+
+
+@each
+def test_sinks_are_offered_as_no_form_of_full_attention(twin):
+    info = describe(subject_of(twin, FORMS["sinks"]))
+
+    assert {"layouts", "window", "positions", "visible", "rope"} & info.capabilities == set()
+    assert not any(name.startswith("layout_") for name in info.variants)
+    assert "it is no full attention" in info.absent["layouts"]
+
+
+@each
+@pytest.mark.parametrize("form", ["4", "int8"])
+def test_unchanged_keys_and_values_written_back_change_no_code(twin, form):
+    subject = subject_of(twin, FORMS[form])
+    ids = np.random.default_rng(0).integers(0, 97, (2, 20))
+    _, state = subject.step(subject.init(2, 32), ids)
+    kv = subject.kv(state, 0)
+
+    again = subject.kv(subject.with_kv(subject.fork(state), 0, kv), 0)
+
+    held = kv.valid_BS
+    np.testing.assert_allclose(again.keys_BSKH[held], kv.keys_BSKH[held], rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(again.values_BSKH[held], kv.values_BSKH[held], rtol=1e-6, atol=1e-6)
