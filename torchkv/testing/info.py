@@ -149,7 +149,11 @@ def _changed(config: ModelConfig, layout: str, options: Mapping[str, Any]) -> di
 
 def _variants(config: ModelConfig, layout: str) -> tuple[str, ...]:
     attentions = [layer.attention for layer in config.layers]
+    if layout.startswith("sinks"):
+        return ("eager",)
     names = ["layout_contiguous", "layout_paged", "window=N", "eager"]
+    if layout == "quantized":
+        names = ["exact", "window=N", "eager"]
     if any(a.window is not None for a in attentions):
         names.append("layout_window")
     if any(a.latent is not None for a in attentions):
