@@ -5,6 +5,7 @@ The model has layers with windows of 5 and 8, which keep their rings, and one wi
 
 from functools import cache
 
+import hypothesis
 import numpy as np
 import pytest
 from hypothesis import example, given
@@ -23,7 +24,6 @@ from tests.tiny import (
     ids_of,
     make_model,
     module,
-    shared_by,
 )
 
 EXACT = close(rtol=1e-10, atol=1e-10)
@@ -52,7 +52,8 @@ def at_once(subject, ids):
     return feed(subject, subject.init(len(ids), CAPACITY), ids, [ids.shape[1]])[0]
 
 
-@shared_by(CELLS)
+@cells
+@hypothesis.settings(max_examples=hypothesis.settings.default.max_examples // 16)
 @example(sizes=[1] * 24, seed=0)
 @example(sizes=[7, 8, 9], seed=0)
 @given(sizes=partitions(), seed=st.integers(0, 2**16))

@@ -18,6 +18,7 @@ SECTIONS = (
     "When no cache",
     "Fingerprints of failure",
     "Memory",
+    "Caches that change the numbers or the information",
     "What crosscheck says",
 )
 MOST = 3
