@@ -196,9 +196,10 @@ def _ratios(
 ) -> tuple[str, str]:
     if layout not in COMPRESSED:
         return "", ""
-    sizes = {"batch": 1, "tokens": tokens, "itemsize": itemsize}
-    parts = compressed_parts(config, **sizes, layout=layout, options=options)
-    plain = memory.model_cache_bytes(config, **sizes)
+    parts = compressed_parts(
+        config, batch=1, tokens=tokens, itemsize=itemsize, layout=layout, options=options
+    )
+    plain = memory.model_cache_bytes(config, batch=1, tokens=tokens, itemsize=itemsize)
     payload = f"{parts.coded_bytes / parts.code_bytes:.2f}" if parts.code_bytes else ""
     return payload, f"{plain / parts.total_bytes:.2f}"
 

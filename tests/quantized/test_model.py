@@ -17,6 +17,7 @@ from tests.relations.test_partition import partitions
 from tests.tiny import (
     BATCH,
     CAPACITY,
+    DEEP,
     LONGEST,
     TWINS,
     Cell,
@@ -53,7 +54,7 @@ def at_once(subject, ids):
 
 
 @cells
-@hypothesis.settings(max_examples=hypothesis.settings.default.max_examples // 16)
+@hypothesis.settings(max_examples=300 if DEEP else 12)
 @example(sizes=[1] * 24, seed=0)
 @example(sizes=[7, 8, 9], seed=0)
 @given(sizes=partitions(), seed=st.integers(0, 2**16))

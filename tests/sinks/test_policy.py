@@ -1,6 +1,7 @@
 """Sinks equal StreamingLLM's own loop, positions included, and are no full attention."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,8 @@ from tests.sinks.streaming import after, before, stream
 from tests.tiny import TWINS, Cell, module, shared_by
 
 T, THETA = 30, 50.0
-ROPE, SIZES = Rope(THETA, WIDTH), {"sinks": 2, "window": 6}
+ROPE = Rope(THETA, WIDTH)
+SIZES: dict[str, Any] = {"sinks": 2, "window": 6}
 LAYOUTS = ("sinks", "sinks_absolute")
 each = pytest.mark.parametrize("twin", TWINS)
 both = pytest.mark.parametrize("layout", LAYOUTS)
