@@ -68,8 +68,8 @@ def test_any_partition_of_the_text_gives_the_logits_and_the_cache_of_one_step(ce
     for layer in range(3):
         left, right = subject.kv(parts, layer), subject.kv(whole, layer)
         np.testing.assert_array_equal(left.valid_BS, right.valid_BS)
-        sides = [{"k": kv.keys_BSKH, "v": kv.values_BSKH} for kv in (left, right)]
-        assert_agree(*sides, EXACT, name="cache", valid=left.valid_BS)
+        one, other = ({"k": kv.keys_BSKH, "v": kv.values_BSKH} for kv in (left, right))
+        assert_agree(one, other, EXACT, name="cache", valid=left.valid_BS)
 
 
 @cells
