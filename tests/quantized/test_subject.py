@@ -46,12 +46,12 @@ def test_a_planted_fault_of_codes_is_killed(twin, form, name):
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", ["cache.full", "cache.partition", "cache.fork_gather"])
 def test_a_right_cache_raises_no_alarm(twin, form, name):
-    subject = subject_of(twin, FORMS[form])
-    oracle, (relation,) = examine(subject), select(name)
-    cases = list(relation.cases(describe(subject), 0))[:2]
+    oracle, (relation,) = examine(subject_of(twin, FORMS[form])), select(name)
+    right = oracle.candidate
+    cases = list(relation.cases(describe(right), 0))[:2]
 
     for case in cases:
-        outcome = run_case(relation, subject, subject, case, rtol=oracle.rtol)
+        outcome = run_case(relation, right, right, case, rtol=oracle.rtol)
         assert outcome.verdict == "pass", outcome.reason
 
 
