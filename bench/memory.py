@@ -12,6 +12,7 @@ import sys
 from bench.rows import Row, missing, report, rows_of
 from bench.timing import Spread
 from jaxkv.spec import memory
+from jaxkv.spec.errors import JaxkvError
 from jaxkv.spec.source import open_source
 
 TWINS = ("jaxkv", "torchkv")
@@ -37,10 +38,15 @@ def main(options: argparse.Namespace) -> int:
     failed = 0
     for twin in TWINS[:1] if options.quick else TWINS:
         for layout in memory.LAYOUTS:
-            predicted = memory.bookkeeping_bytes(options.batch) + memory.model_cache_bytes(
-                config, batch=options.batch, tokens=options.tokens, itemsize=4, layout=layout
-            )
-            found = probe(twin, layout, options)
+            predicted, found = 0, ""
+            try:
+                predicted = memory.bookkeeping_bytes(options.batch) + memory.model_cache_bytes(
+                    config, batch=options.batch, tokens=options.tokens, itemsize=4, layout=layout
+                )
+                found = probe(twin, layout, options)
+            except JaxkvError as error:
+                # A model whose heads no default group divides, for instance.
+                found = str(error)
             if isinstance(found, str):
                 rows.append(missing("memory", case, f"{twin}-{layout}", "allocated", "B", found))
                 continue

@@ -11,22 +11,22 @@ from typing import Any
 
 import numpy as np
 
-from jaxkv.spec.compression import Groups, quantization
-from jaxkv.spec.errors import RequestError, Unsupported
+from jaxkv.spec.errors import RequestError
 from jaxkv.spec.identity import weights_hash
-from jaxkv.spec.tiny import open_subject
 from torchkv import caches
 from torchkv.caches import Cache, Source
 from torchkv.generation import Generated, generate
 from torchkv.model import Decoder
 from torchkv.streaming import stream
-from torchkv.testing import bounds, states, variants
+from torchkv.testing import states, variants
+from torchkv.testing.bounds import bound_of, residual_of
 from torchkv.testing.driver import Driver
 from torchkv.testing.explicit_state import ExplicitState
 from torchkv.testing.info import KV, SubjectInfo, describe
 from torchkv.testing.inputs import check_points, check_room, encoder_inputs, read_tokens
+from torchkv.testing.opening import factory
 from torchkv.testing.states import State
-from torchkv.weights import from_arrays, to_arrays
+from torchkv.weights import to_arrays
 
 _BYTES = (8, "fp8")
 
@@ -319,25 +319,12 @@ class Subject:
         return self._variants[name]
 
     def quant_bound(self) -> dict[str, float]:
-        """Return how far the codes may be from the exact variant, by point; see `bounds`.
-
-        Raises:
-            Unsupported: The layout has no codes.
-        """
-        if self.layout != "quantized":
-            raise Unsupported(
-                f"quant_bound: layout {self.layout!r} has no codes. Use layout='quantized'."
-            )
-        return dict(self._bound)
+        """Return how far the codes may be from the exact variant, by point; see `bound_of`."""
+        return dict(bound_of(self))
 
     def quant_residual(self) -> int:
         """Return how many of the first tokens of a text are all read as they are."""
-        form = quantization(**self.layout_options)
-        return form.residual_length - 1 if isinstance(form, Groups) else 0
-
-    @cached_property
-    def _bound(self) -> dict[str, float]:
-        return bounds.quant_bound(self.variant("exact"), quantization(**self.layout_options))
+        return residual_of(self)
 
     def nudged(self, scale: float, seed: int) -> "Subject":
         """Return the subject with every weight times 1 + scale * a standard normal number."""
@@ -384,49 +371,3 @@ class Subject:
             how = {"compiled": made.compiled, "absorbed": made.absorbed}
             made._driver = Driver(made.model, **how, like=self._driver)
         return made
-
-
-def factory(
-    name: str,
-    *,
-    layout: str = "contiguous",
-    slack: int | str = 4,
-    page_size: int | str | None = None,
-    seed: int | str = 0,
-    dtype: str = "float32",
-    **options: int | str,
-) -> Subject:
-    """Return the subject that a command line names: `torchkv.subject:NAME?layout=paged`.
-
-    Args:
-        name: One of `jaxkv.spec.tiny.subject_names`: tiny, with random weights; or "smollm2",
-            "kjv", a path.
-        layout: Of the cache.
-        slack: Tokens that a ring can take back.
-        page_size: Tokens of a page, in the paged layout.
-        seed: Of random weights.
-        dtype: Of weights and cache.
-        **options: What the layout alone understands, see `caches.init`: `bits=4`, `sinks=2`.
-
-    Raises:
-        SourceError: The name leads to no checkpoint.
-        RequestError: The layout, its option or the dtype is unknown.
-    """
-    checkpoint, notes = open_subject(name, seed=int(seed))
-    model = from_arrays(
-        checkpoint.config,
-        checkpoint.weights,
-        dtype=dtype,
-        interleaved_qk=checkpoint.interleaved_qk,
-    )
-    return Subject(
-        model,
-        layout=layout,
-        slack=int(slack),
-        page_size=None if page_size is None else int(page_size),
-        layout_options={
-            key: int(value) if str(value).isdecimal() else value for key, value in options.items()
-        },
-        name=f"torchkv/{checkpoint.name}/{layout}",
-        notes=notes,
-    )

@@ -7,13 +7,38 @@ times four, since a layer's errors enter the next one's keys.
 Letters: B rows, S slots, K key/value heads, H head width.
 """
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from jaxkv.spec.compression import Groups, PerToken
+from jaxkv.spec.compression import Groups, PerToken, quantization
+from jaxkv.spec.errors import Unsupported
 
 _TEXTS, _TOKENS, _MARGIN, _DRAWS = 8, 24, 1.25, 4
+
+
+@lru_cache(maxsize=8)
+def bound_of(subject: Any) -> dict[str, float]:
+    """Return how far a subject's codes may be from its exact variant, by point.
+
+    Args:
+        subject: Of this twin.
+
+    Raises:
+        Unsupported: Its layout has no codes.
+    """
+    if subject.layout != "quantized":
+        raise Unsupported(
+            f"quant_bound: layout {subject.layout!r} has no codes. Use layout='quantized'."
+        )
+    return quant_bound(subject.variant("exact"), quantization(**subject.layout_options))
+
+
+def residual_of(subject: Any) -> int:
+    """Return how many of the first tokens of a text are all read as they are."""
+    form = quantization(**subject.layout_options)
+    return form.residual_length - 1 if isinstance(form, Groups) else 0
 
 
 def quant_bound(exact: Any, form: Groups | PerToken) -> dict[str, float]:
