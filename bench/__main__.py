@@ -4,7 +4,7 @@ import argparse
 import importlib
 import sys
 
-BENCHES = ("decode", "prefill", "reuse", "writes")
+BENCHES = ("decode", "fragmentation", "layouts", "prefill", "reuse", "writes")
 
 
 def main(arguments: list[str]) -> int:

@@ -61,6 +61,21 @@ EXCEPTIONS: dict[str, list[str]] = {
         ),
         "ops.py: ungroup is (o_XMH, *, rows, tokens) in jaxkv, (o_BKMH, *, tokens) in torchkv",
     ],
+    "XLA reads a pool in its place, each page with its own row's queries; torch gathers faster": [
+        (
+            "caches/pages.py: PagePlan is class(pages, source_B, target_B, owner_A, column_A, "
+            "left_BC, left_column_BC, left) in jaxkv, class(pages, source_B, target_B) in torchkv"
+        ),
+        "caches/page_reads.py: Carried: jaxkv has it, torchkv not",
+        (
+            "caches/page_reads.py: attend_pages is (k_YHP, v_YPH, step, q_BTNH, *, num_kv_heads, "
+            "rule, bias=) in jaxkv, (k_AKPH, v_AKPH, step, q_BTNH, *, rule, bias=) in torchkv"
+        ),
+        (
+            "caches/page_reads.py: tile is (k_YHP, v_YPH, page_BJ, *, num_kv_heads) in jaxkv, "
+            "(k_AKPH, v_AKPH, page_BJ) in torchkv"
+        ),
+    ],
     "writing in place needs the real tokens by index, writing by value drops the others": [
         (
             "caches/slots.py: write_slice is (k_XHS, v_XSH, new_k_XTH, new_v_XTH, *, start, "

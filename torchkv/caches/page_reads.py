@@ -1,0 +1,90 @@
+"""Attention over pages that lie anywhere in a pool, with a carried softmax (maximum and sum).
+
+Letters: B rows, T new tokens, N query heads, K key/value heads, H head width, P page size, A pages
+of the pool, J pages of a tile, S = J*P slots of a tile, M = G*T grouped queries.
+"""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor as Array
+
+from torchkv import ops
+from torchkv.caches import slots
+from torchkv.caches.state import Bias, Step
+
+# Tokens that are read at once: enough for a product that pays, few enough to stay in a CPU's cache.
+TILE = 256
+
+
+def attend_pages(
+    k_AKPH: Float[Array, "A K P H"],
+    v_AKPH: Float[Array, "A K P H"],
+    step: Step,
+    q_BTNH: Float[Array, "B T N H"],
+    *,
+    rule: ops.Rule,
+    bias: Bias | None = None,
+) -> Float[Array, "B T N H"]:
+    """Return attention of T queries to the tokens that their rows hold, the new ones among them.
+
+    Args:
+        k_AKPH: The pool's keys.
+        v_AKPH: The pool's values.
+        step: From `begin`; its `shared` is a `PagePlan`.
+        q_BTNH: Queries, rotated.
+        rule: Scale, soft cap, window; static.
+        bias: Addend of the scores from query and key positions.
+
+    Cost: reads the used tiles, from the oldest that a query sees to the longest row's last, and a
+    copy of them.
+    Source: paged attention (Kwon et al. 2023), online softmax (Milakov and Gimelshein 2018).
+    """
+    rows, tokens, heads, _ = q_BTNH.shape
+    pages, kv_heads, (_, _, size, _) = step.shared.pages, k_AKPH.shape[1], k_AKPH.shape
+    q_BKMH = ops.group_queries(q_BTNH, kv_heads)
+    up = ops.wide(q_BTNH.dtype)
+    out_BKMH = q_BKMH.new_zeros(q_BKMH.shape, dtype=up)
+    total_BKM1 = out_BKMH.new_zeros((*q_BKMH.shape[:3], 1))
+    peak_BKM1 = torch.full_like(total_BKM1, -torch.inf)
+    end_B1 = (step.length_B + step.count_B).unsqueeze(1)
+    for first in range(_oldest_page(step, rule, size), -(-step.used // size), max(1, TILE // size)):
+        page_BJ = pages.table_BC[
+            :, first : min(first + max(1, TILE // size), -(-step.used // size))
+        ]
+        k_BKSH, v_BKSH = tile(k_AKPH, v_AKPH, page_BJ)
+        key_S = torch.arange(k_BKSH.shape[2], dtype=torch.int32, device=end_B1.device)
+        key_BS = (key_S + first * size).expand(end_B1.shape[0], -1)
+        valid_BS = key_BS < end_B1
+        if not step.clean:
+            v_BKSH = v_BKSH.masked_fill(~valid_BS[:, None, :, None], 0.0)
+        score_BKMS = ops.score(q_BKMH, k_BKSH, rule=rule)
+        if bias is not None:
+            bias_BNTS = bias(step.position_BT, key_BS)
+            slots.check_bias(bias_BNTS, expected=(rows, heads, tokens, key_BS.shape[1]))
+            score_BKMS = score_BKMS + ops.group_bias(bias_BNTS, num_kv_heads=kv_heads)
+        visible_BTS = ops.is_visible(step.position_BT, key_BS, valid_BS, rule=rule)
+        hidden_B1MS = ~ops.spread(visible_BTS, groups=heads // kv_heads)
+        score_BKMS = score_BKMS.masked_fill(hidden_B1MS, -torch.inf)
+        higher_BKM1 = torch.maximum(peak_BKM1, score_BKMS.amax(-1, keepdim=True))
+        # A query that has seen no key yet has a peak of -inf; any finite one gives it weights of 0.
+        around_BKM1 = higher_BKM1.masked_fill(higher_BKM1 == -torch.inf, 0.0)
+        weight_BKMS = torch.exp(score_BKMS - around_BKM1)
+        shrink_BKM1 = torch.exp(peak_BKM1 - around_BKM1)
+        part_BKMH = torch.matmul(weight_BKMS.to(v_BKSH.dtype), v_BKSH)
+        out_BKMH = out_BKMH * shrink_BKM1 + part_BKMH
+        total_BKM1 = total_BKM1 * shrink_BKM1 + weight_BKMS.sum(-1, keepdim=True)
+        peak_BKM1 = higher_BKM1
+    out_BKMH = out_BKMH / total_BKM1.masked_fill(total_BKM1 == 0, 1.0)
+    return ops.ungroup(out_BKMH.to(v_AKPH.dtype), tokens=tokens)
+
+
+def tile(
+    k_AKPH: Float[Array, "A K P H"], v_AKPH: Float[Array, "A K P H"], page_BJ: Array
+) -> tuple[Float[Array, "B K S H"], Float[Array, "B K S H"]]:
+    """Return copies of the keys and values of some pages of each row, side by side."""
+    k_BKSH, v_BKSH = (x[page_BJ].transpose(1, 2).flatten(2, 3) for x in (k_AKPH, v_AKPH))
+    return k_BKSH, v_BKSH
+
+
+def _oldest_page(step: Step, rule: ops.Rule, size: int) -> int:
+    return 0 if rule.window is None else max(0, step.oldest + 1 - rule.window) // size
