@@ -45,8 +45,8 @@ def decode(
         count_B: Real tokens of each row; by default all T.
         taps: Filled with the points of the forward pass, in its order: `embed`, then for each layer
             i `layers.{i}.attn_norm`, `.q`, `.k`, `.v` [B, T, heads, H] (after bias and rotation),
-            `.attn` (after the output projection), `.mlp`, `.resid` (after the block), then `norm`
-            and `logits`.
+            `.attn` (after the output projection), `.mlp_norm`, `.mlp`, `.resid` (after the block),
+            then `norm` and `logits`.
 
     Raises:
         DecoderError: The config holds what this decoder does not compute; a weight is missing,
@@ -130,7 +130,9 @@ def _layer(
     if layer.get("post_norms", False):
         attn_TD = _norm(norm, w, f"{name}.attn_post_norm", attn_TD)
     seen_TD = x_TD if is_parallel else x_TD + attn_TD
-    mlp_TD = _mlp(layer["mlp"], w, f"{name}.mlp", _norm(norm, w, f"{name}.mlp_norm", seen_TD))
+    n_TD = _norm(norm, w, f"{name}.mlp_norm", seen_TD)
+    taps[f"{name}.mlp_norm"] = n_TD
+    mlp_TD = _mlp(layer["mlp"], w, f"{name}.mlp", n_TD)
     taps[f"{name}.mlp"] = mlp_TD
     if layer.get("post_norms", False):
         mlp_TD = _norm(norm, w, f"{name}.mlp_post_norm", mlp_TD)

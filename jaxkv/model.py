@@ -122,8 +122,9 @@ def params_of(model: Decoder) -> Params:
     return nnx.to_pure_dict(nnx.state(model, nnx.Param))
 
 
-def no_tap(name: str, x: Array) -> None:
-    """Look at nothing."""
+def no_tap(name: str, x: Array) -> Array:
+    """Return x as it is."""
+    return x
 
 
 def forward(
@@ -158,7 +159,7 @@ def forward(
         training: Dropout on; needs `key`; static.
         key: A random key for dropout.
         tap: Called with the name and value of intermediate results, in the order of the
-            computation.
+            computation; what it returns goes on in their place.
 
     Not checked here: that ids lie inside the vocabulary, which depends on data; `generation.plan`
     and `Subject` check it on the host.
@@ -186,8 +187,7 @@ def forward(
     cache, step = caches.begin(
         cache, count_B, T=tokens, fresh=fresh, rectangular=rectangular, clean=clean
     )
-    x_BTD = _embed(params, ids_BT, step, config)
-    tap("embed", x_BTD)
+    x_BTD = tap("embed", _embed(params, ids_BT, step, config))
     drop = Dropout(config.dropout_rate if training else 0.0, key)
     rotates = _rotations(step, config, x_BTD.dtype)
     sites = []
@@ -200,14 +200,12 @@ def forward(
     if last_only:
         last_B11 = jnp.maximum(step.count_B - 1, 0)[:, None, None]
         x_BTD = jnp.take_along_axis(x_BTD, last_B11, axis=1)
-    x_BTD = norm(params["norm"], x_BTD, config.norm)
-    tap("norm", x_BTD)
+    x_BTD = tap("norm", norm(params["norm"], x_BTD, config.norm))
     logits_BTV = _head(params, x_BTD, config)
     if not kept:
         # A refused row leaves no mark without a cache: its logits must not look like an answer.
         logits_BTV = jnp.where(step.excess_B[:, None, None] > 0, jnp.nan, logits_BTV)
-    tap("logits", logits_BTV)
-    return logits_BTV, caches.commit(cache, step, tuple(sites)) if kept else None
+    return tap("logits", logits_BTV), caches.commit(cache, step, tuple(sites)) if kept else None
 
 
 def _embed(params: Params, ids_BT: Array, step: Step, config: spec.ModelConfig) -> Array:

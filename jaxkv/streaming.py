@@ -3,7 +3,7 @@
 Letters: B rows.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -39,6 +39,7 @@ def stream(
     layout: str = "contiguous",
     slack: int = 0,
     page_size: int | None = None,
+    layout_options: Mapping[str, Any] | None = None,
     cache: Cache | None = None,
     consume: bool = False,
 ) -> Iterator[list[list[int]]]:
@@ -69,6 +70,7 @@ def stream(
         layout: Of a cache made here.
         slack: Of a cache made here.
         page_size: Of a cache made here.
+        layout_options: Of a cache made here.
         cache: Earlier tokens to continue from.
         consume: Let the programs overwrite `cache`.
 
@@ -85,7 +87,7 @@ def stream(
             raise RequestError(
                 f"stream: {name} is {value!r}, expected a whole number of at least 1."
             )
-    check_layout("stream", layout=layout, page_size=page_size)
+    check_layout("stream", layout=layout, page_size=page_size, options=layout_options)
     request = check(
         "stream",
         model,
@@ -114,6 +116,7 @@ def stream(
             layout=layout,
             slack=slack,
             page_size=page_size,
+            options=layout_options,
         ), True
 
     parts = _parts(model, request, open_cache, clean=cache is None, steps=steps, chunk=chunk)

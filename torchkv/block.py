@@ -21,7 +21,7 @@ from torchkv.caches import Rotate, Rule, Step
 from torchkv.experts import mix
 
 Params = Mapping[str, Any]
-Tap = Callable[[str, Array], None]
+Tap = Callable[[str, Array], Array]
 
 
 def block(
@@ -46,23 +46,23 @@ def block(
         config: Of the model.
         rotate: Of this layer's rotary positions: made once for all layers that share them.
         drop: Applied to what attention and feed-forward give.
-        tap: Called with the name and value of intermediate results.
+        tap: Called with the name and value of intermediate results; what it returns goes on in
+            their place.
     """
     h_BTD = norm(p["attn_norm"], x_BTD, config.norm)
-    tap("attn_norm", h_BTD)
+    h_BTD = tap("attn_norm", h_BTD)
     a_BTD, site = _attention(p["attn"], h_BTD, site, step, layer.attention, rotate, tap)
-    tap("attn", a_BTD)
+    a_BTD = tap("attn", a_BTD)
     if layer.post_norms:
         a_BTD = norm(p["attn_post_norm"], a_BTD, config.norm)
     attended_BTD = x_BTD + drop(a_BTD)
     h_BTD = norm(p["mlp_norm"], x_BTD if layer.parallel else attended_BTD, config.norm)
-    m_BTD = _feed_forward(p["mlp"], h_BTD, layer.mlp)
-    tap("mlp", m_BTD)
+    h_BTD = tap("mlp_norm", h_BTD)
+    m_BTD = tap("mlp", _feed_forward(p["mlp"], h_BTD, layer.mlp))
     if layer.post_norms:
         m_BTD = norm(p["mlp_post_norm"], m_BTD, config.norm)
     x_BTD = attended_BTD + drop(m_BTD)
-    tap("resid", x_BTD)
-    return x_BTD, site
+    return tap("resid", x_BTD), site
 
 
 def norm(p: Params, x_BTD: Float[Array, "*B D"], norm: spec.Norm) -> Float[Array, "*B D"]:
@@ -132,7 +132,7 @@ def _attention(
         k_BTKH = norm(p["k_norm"], k_BTKH, a.qk_norm)
     scale = 1 / math.sqrt(a.head_dim if a.score_width is None else a.score_width)
     rule = Rule(scale=scale, window=a.window, soft_cap=a.soft_cap)
-    tap("v", v_BTKH)
+    v_BTKH = tap("v", v_BTKH)
     o_BTNH, site = caches.attend(site, step, q_BTNH, k_BTKH, v_BTKH, rule=rule, rotate=rotate)
     return linear(p["o"], o_BTNH.flatten(2)), site
 

@@ -3,7 +3,7 @@
 Letters: B rows, T prompt tokens with padding.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,6 +62,7 @@ def generate(
     layout: str = "contiguous",
     slack: int = 0,
     page_size: int | None = None,
+    layout_options: Mapping[str, Any] | None = None,
     cached: bool = True,
     cache: Cache | None = None,
     consume: bool = False,
@@ -89,9 +90,11 @@ def generate(
         logprobs: Whether to return the new tokens' log-probabilities.
         capacity: Tokens that a row can hold; by default what the request needs.
         layout: Of a cache made here: "contiguous", "paged", or "window" for rings in the layers
-            that have a window.
+            that have a window; "quantized" and "sinks" change the result, see docs/choosing.md.
         slack: Of a cache made here, see `caches.init`.
         page_size: Of a paged cache made here, see `caches.init`; None is the layout's own.
+        layout_options: Of a cache made here, what its layout alone understands: `bits` and others
+            of "quantized", `sinks` and `window` of "sinks"; see `caches.init`.
         cached: False recomputes the whole text for every token: the comparison that shows what a
             cache saves.
         cache: Earlier tokens to continue from. It still answers as before afterwards, unless
@@ -132,7 +135,13 @@ def generate(
     if cached and cache is None:
         slots = found.capacity if keep_cache else found.reach
         cache = new_cache(
-            model, request, slots=slots, layout=layout, slack=slack, page_size=page_size
+            model,
+            request,
+            slots=slots,
+            layout=layout,
+            slack=slack,
+            page_size=page_size,
+            options=layout_options,
         )
     text, cache = run(
         params_of(model),

@@ -131,8 +131,9 @@ def params_of(model: Decoder) -> Params:
     return _tree(model)
 
 
-def no_tap(name: str, x: Array) -> None:
-    """Look at nothing."""
+def no_tap(name: str, x: Array) -> Array:
+    """Return x as it is."""
+    return x
 
 
 def forward(
@@ -167,7 +168,7 @@ def forward(
         training: Dropout on; needs `key`.
         key: A random generator for dropout, on the model's device.
         tap: Called with the name and value of intermediate results, in the order of the
-            computation.
+            computation; what it returns goes on in their place.
 
     Returns:
         Logits; those beyond a row's count mean nothing, and those of a row without a cache that is
@@ -227,8 +228,7 @@ def _decode(
     drop: Dropout,
     tap: Tap,
 ) -> tuple[Array, tuple[Any, ...]]:
-    x_BTD = _embed(params, ids_BT, step, config)
-    tap("embed", x_BTD)
+    x_BTD = tap("embed", _embed(params, ids_BT, step, config))
     rotates = _rotations(step, config, x_BTD.dtype)
     sites = []
     for i, (p, layer) in enumerate(zip(params["layers"], config.layers, strict=True)):
@@ -238,11 +238,9 @@ def _decode(
         sites.append(site)
     if last_only:
         x_BTD = _last(x_BTD, step)
-    x_BTD = norm(params["norm"], x_BTD, config.norm)
-    tap("norm", x_BTD)
+    x_BTD = tap("norm", norm(params["norm"], x_BTD, config.norm))
     logits_BTV = _head(params, x_BTD, config)
-    tap("logits", logits_BTV)
-    return logits_BTV, tuple(sites)
+    return tap("logits", logits_BTV), tuple(sites)
 
 
 def _rotations(

@@ -3,7 +3,7 @@
 Letters: B rows, T prompt tokens with padding.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,11 +100,13 @@ def _check_kinds(function: str, model: Any, cache: Any) -> None:
             )
 
 
-def check_layout(function: str, *, layout: str, page_size: int | None) -> None:
-    """Refuse a layout that is none, or a page size without pages.
+def check_layout(
+    function: str, *, layout: str, page_size: int | None, options: Mapping[str, Any] | None
+) -> None:
+    """Refuse a layout that is none, a page size without pages, or options of another layout.
 
     Raises:
-        RequestError: One of the two.
+        RequestError: One of the three.
     """
     if layout not in caches.LAYOUTS:
         raise RequestError(
@@ -115,10 +117,18 @@ def check_layout(function: str, *, layout: str, page_size: int | None) -> None:
             f"{function}: page_size is {page_size}, but layout is {layout!r}. Leave it out, or set "
             "layout='paged'."
         )
+    caches.check_options(function, layout, options or {})
 
 
 def new_cache(
-    model: Decoder, request: Request, *, slots: int, layout: str, slack: int, page_size: int | None
+    model: Decoder,
+    request: Request,
+    *,
+    slots: int,
+    layout: str,
+    slack: int,
+    page_size: int | None,
+    options: Mapping[str, Any] | None,
 ) -> Cache:
     """Return an empty cache for the request.
 
@@ -129,11 +139,12 @@ def new_cache(
         layout: See `caches.init`, as for `slack`.
         slack: See `caches.init`.
         page_size: Of the layout "paged"; None for its default.
+        options: What the layout alone understands; None for its defaults.
 
     Raises:
         RequestError: See `check_layout` and `caches.init`.
     """
-    check_layout("new_cache", layout=layout, page_size=page_size)
+    check_layout("new_cache", layout=layout, page_size=page_size, options=options)
     pages = {} if page_size is None else {"page_size": page_size}
     with model.embed.device:
         return caches.init(
@@ -144,6 +155,7 @@ def new_cache(
             slack=slack,
             layout=layout,
             **pages,
+            **(options or {}),
         )
 
 

@@ -5,12 +5,13 @@ Numpy at the boundary, opaque state.
 Letters: B rows, T tokens, S slots, K key/value heads, H head width, V vocabulary.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from jaxkv.spec.errors import RequestError
 from jaxkv.spec.identity import weights_hash
 from jaxkv.spec.tiny import open_subject
 from torchkv import caches
@@ -47,12 +48,16 @@ class Subject:
         layout: str = "contiguous",
         slack: int = 0,
         page_size: int | None = None,
+        layout_options: Mapping[str, Any] | None = None,
         name: str | None = None,
         notes: tuple[str, ...] = (),
         compiled: bool = False,
     ):
         self.model, self.layout = model, layout
         self.slack, self.page_size = slack, page_size
+        self.layout_options = dict(layout_options or {})
+        if self.layout_options and layout in caches.LAYOUTS:
+            caches.check_options("Subject", layout, self.layout_options)
         self.name, self.notes, self.compiled = name or f"torchkv/{layout}", notes, compiled
         self.rollback_room = slack if layout == "window" else None
         self.forwarded_positions = 0
@@ -102,6 +107,7 @@ class Subject:
                 slack=self.slack,
                 layout=self.layout,
                 **({} if self.page_size is None else {"page_size": self.page_size}),
+                **self.layout_options,
             )
 
     def step(
@@ -198,8 +204,48 @@ class Subject:
         tokens = read_tokens("capture", ids, self.model)
         check_room("capture", tokens.ids_BT.shape[1], self.model)
         names = check_points("capture", points, self.model.config.num_layers)
-        seen = self._driver.capture(tokens)
+        seen, _ = self._driver.capture(tokens)
         return {name: seen[name] for name in names}
+
+    def capture_step(
+        self,
+        state: State,
+        ids: np.ndarray,
+        points: Sequence[str] | None = None,
+        *,
+        given: Mapping[str, np.ndarray] | None = None,
+        count: np.ndarray | None = None,
+        mask: np.ndarray | None = None,
+    ) -> tuple[dict[str, np.ndarray], Cache]:
+        """Return intermediate results of a step by name, and the next state.
+
+        Args:
+            state: Earlier tokens, without positions or visibility of their own.
+            ids: Token ids [B, T].
+            points: As in `capture`.
+            given: Point -> [B, T, ...], what goes on from there instead of the step's own result:
+                one operation alone then works on what is known to be right.
+            count: As in `step`.
+            mask: As in `step`.
+
+        Raises:
+            RequestError: There is no such point, an id is outside the vocabulary, or the state
+                holds given positions or visibility.
+            CapacityError: A row has no room.
+        """
+        tokens = read_tokens("capture_step", ids, self.model, count=count, mask=mask)
+        if isinstance(state, ExplicitState):
+            raise RequestError(
+                "capture_step: state holds given positions or visibility, expected a cache. "
+                "Capture a step of a state from `init`."
+            )
+        names = check_points("capture_step", points, self.model.config.num_layers)
+        check_points("capture_step", list(given or {}), self.model.config.num_layers)
+        self.forwarded_positions += int(tokens.real_BT.sum())
+        seen, after = self._driver.capture(tokens, state, given=given)
+        assert after is not None  # forward returns a cache for a cache
+        caches.check(after)
+        return {name: seen[name] for name in names}, after
 
     def cast(self, dtype: str) -> "Subject":
         """Return the same function in another dtype; to a wider one every weight stays exact."""
@@ -240,12 +286,19 @@ class Subject:
 
     @property
     def _on(self) -> dict[str, Any]:
-        return {"layout": self.layout, "page_size": self.page_size, "slack": self.slack}
+        return {
+            "layout": self.layout,
+            "page_size": self.page_size,
+            "layout_options": self.layout_options,
+            "slack": self.slack,
+        }
 
     def _remade(self, model: Decoder | None = None, *, suffix: str, **changes: Any) -> "Subject":
         kept = {**self._on, "notes": self.notes, "compiled": self.compiled}
         if changes.get("layout", self.layout) != "paged":
             kept["page_size"] = None
+        if changes.get("layout", self.layout) != self.layout:
+            kept["layout_options"] = None
         made = Subject(model or self.model, name=f"{self.name} {suffix}", **{**kept, **changes})
         if made.model.config == self.model.config and made.compiled == self.compiled:
             # Another layout, other numbers: what this subject has compiled serves there too.
@@ -261,6 +314,7 @@ def factory(
     page_size: int | str | None = None,
     seed: int | str = 0,
     dtype: str = "float32",
+    **options: int | str,
 ) -> Subject:
     """Return the subject that a command line names: `torchkv.subject:NAME?layout=paged`.
 
@@ -272,10 +326,11 @@ def factory(
         page_size: Tokens of a page, in the paged layout.
         seed: Of random weights.
         dtype: Of weights and cache.
+        **options: What the layout alone understands, see `caches.init`: `bits=4`, `sinks=2`.
 
     Raises:
         SourceError: The name leads to no checkpoint.
-        RequestError: The layout or dtype is unknown.
+        RequestError: The layout, its option or the dtype is unknown.
     """
     checkpoint, notes = open_subject(name, seed=int(seed))
     model = from_arrays(
@@ -289,6 +344,9 @@ def factory(
         layout=layout,
         slack=int(slack),
         page_size=None if page_size is None else int(page_size),
+        layout_options={
+            key: int(value) if str(value).isdecimal() else value for key, value in options.items()
+        },
         name=f"torchkv/{checkpoint.name}/{layout}",
         notes=notes,
     )

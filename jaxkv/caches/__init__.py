@@ -11,7 +11,7 @@ from jaxkv.caches.history import fork, gather, reset, rollback
 from jaxkv.caches.layouts import LAYOUTS
 from jaxkv.caches.sharing import adopt, fork_row, hold, holders, release
 from jaxkv.caches.state import Bias, Cache, Expand, Rotate, Step
-from jaxkv.caches.verbs import attend, begin, check, check_dtype, commit, init
+from jaxkv.caches.verbs import attend, begin, check, check_dtype, check_options, commit, init
 from jaxkv.ops import Rule
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "begin",
     "check",
     "check_dtype",
+    "check_options",
     "commit",
     "fork",
     "fork_row",

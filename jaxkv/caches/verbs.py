@@ -4,6 +4,7 @@ What they owe is the same for all layouts; how a layout does it stands in its ow
 Letters: B rows, T new tokens, S slots, N query heads, K key/value heads, H head width.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -11,9 +12,16 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from jaxkv import ops
-from jaxkv.caches.layouts import LAYOUTS, keeper_for, keeper_of, layout_for, module_of
+from jaxkv.caches.layouts import (
+    LAYOUTS,
+    keeper_for,
+    keeper_of,
+    layout_for,
+    module_of,
+    site_options,
+)
 from jaxkv.caches.state import Bias, Cache, Expand, Rotate, Step
-from jaxkv.spec.config import ModelConfig
+from jaxkv.spec.config import Attention, ModelConfig
 from jaxkv.spec.errors import CapacityError, RequestError, ShapeError
 
 
@@ -49,16 +57,19 @@ def init(
     Cost: allocates the buffers; see each layout's `init_site`.
     """
     _check_init(config, batch=batch, capacity=capacity, slack=slack, layout=layout)
-    _check_options(layout, options)
+    check_options("init", layout, options)
     dtype = check_dtype("init", dtype)
     sizes: dict[str, int] = {"batch": batch, "capacity": capacity}
-    shared = keeper_for(layout).init_shared(**sizes, **options)
-    sites = tuple(
-        layout_for(layer.attention, layout).init_site(
-            layer.attention, **sizes, dtype=dtype, slack=slack, shared=shared
-        )
-        for layer in config.layers
-    )
+    of_sites = {name: options[name] for name in site_options(layout) if name in options}
+    of_keeper = {name: value for name, value in options.items() if name not in of_sites}
+    shared = keeper_for(layout).init_shared(**sizes, **of_keeper)
+
+    def site(attention: Attention) -> Any:
+        kind = layout_for(attention, layout)
+        own = of_sites if kind is LAYOUTS[layout] else {}
+        return kind.init_site(attention, **sizes, dtype=dtype, slack=slack, shared=shared, **own)
+
+    sites = tuple(site(layer.attention) for layer in config.layers)
     # Three arrays, not one thrice: a cache that is donated must not hold a buffer twice.
     length_B, peak_B, overflow_B = (jnp.zeros((batch,), jnp.int32) for _ in range(3))
     return Cache(length_B, peak_B, overflow_B, shared, sites, capacity)
@@ -224,6 +235,25 @@ def check_dtype(function: str, dtype: Any) -> jnp.dtype:
     return wanted
 
 
+def check_options(function: str, layout: str, options: Mapping[str, Any]) -> None:
+    """Refuse an option that the layout does not know.
+
+    Args:
+        function: For messages: whose argument it is.
+        layout: One of `LAYOUTS`.
+        options: By name.
+
+    Raises:
+        RequestError: There is one.
+    """
+    known = (*keeper_for(layout).OPTIONS, *site_options(layout))
+    for name in sorted(options):
+        if name not in known:
+            raise RequestError(
+                f"{function}: layout {layout!r} has no option {name!r}. Leave it out."
+            )
+
+
 def _check_init(config: ModelConfig, *, batch: int, capacity: int, slack: int, layout: str) -> None:
     if layout not in LAYOUTS:
         raise RequestError(f"init: layout is {layout!r}, expected one of {', '.join(LAYOUTS)}.")
@@ -236,9 +266,3 @@ def _check_init(config: ModelConfig, *, batch: int, capacity: int, slack: int, l
             f"init: capacity {capacity} exceeds the model's {config.max_positions} "
             f"positions. Lower it by {over}."
         )
-
-
-def _check_options(layout: str, options: dict[str, Any]) -> None:
-    for name in sorted(options):
-        if name not in keeper_for(layout).OPTIONS:
-            raise RequestError(f"init: layout {layout!r} has no option {name!r}. Leave it out.")

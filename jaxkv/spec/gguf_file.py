@@ -140,26 +140,33 @@ def _checkpoint(
         canonical: (shape, _reader(path, tensors[places[canonical].name], places[canonical]))
         for canonical, shape in shapes.items()
     }
-    tokenizer = {key: value for key, value in metadata.items() if key.startswith("tokenizer.")}
     return Checkpoint(
         config=config,
         weights=Weights(entries),
         interleaved_qk=family.GGUF_INTERLEAVED_QK,
-        end_ids=_end_ids(metadata.get("tokenizer.ggml.eos_token_id"), config.vocab_size),
-        tokenizer_data=tokenizer if "tokenizer.ggml.model" in tokenizer else None,
+        end_ids=_end_ids(metadata, config.vocab_size),
+        tokenizer_data=_tokenizer_data(metadata),
         name=path.stem,
     )
 
 
-def _end_ids(end_id: Any, vocab_size: int) -> tuple[int, ...]:
-    if end_id is None:
-        return ()
-    if not isinstance(end_id, int) or not 0 <= end_id < vocab_size:
-        raise ConfigError(
-            f"tokenizer.ggml.eos_token_id is {end_id!r}, expected an id below {vocab_size}. "
-            "Download it again."
-        )
-    return (end_id,)
+def _tokenizer_data(metadata: Mapping[str, Any]) -> dict[str, Any] | None:
+    if metadata.get("tokenizer.ggml.model", "none") in ("none", "no_vocab"):
+        return None
+    data = {key: value for key, value in metadata.items() if key.startswith("tokenizer.")}
+    return data | {"general.architecture": metadata["general.architecture"]}
+
+
+def _end_ids(metadata: Mapping[str, Any], vocab_size: int) -> tuple[int, ...]:
+    """Return the ids that end a text, a turn of a chat, or a message of one, each once."""
+    keys = [f"tokenizer.ggml.{name}_token_id" for name in ("eos", "eot", "eom")]
+    found = {key: metadata[key] for key in keys if key in metadata}
+    for key, end_id in found.items():
+        if not isinstance(end_id, int) or not 0 <= end_id < vocab_size:
+            raise ConfigError(
+                f"{key} is {end_id!r}, expected an id below {vocab_size}. Download it again."
+            )
+    return tuple(dict.fromkeys(found.values()))
 
 
 def _places(family: Any, config: ModelConfig) -> dict[str, Stored]:

@@ -4,6 +4,7 @@ Letters: B rows, T tokens, V vocabulary.
 """
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -98,21 +99,44 @@ class Driver:
             state, plan, self.model, forward=lambda *args: self._forward(self._params, *args)
         )
 
-    def capture(self, tokens: Tokens) -> dict[str, np.ndarray]:
-        """Return the intermediate results of an uncached forward, by name."""
+    def capture(
+        self,
+        tokens: Tokens,
+        state: Cache | None = None,
+        *,
+        given: Mapping[str, np.ndarray] | None = None,
+    ) -> tuple[dict[str, np.ndarray], Cache | None]:
+        """Return the intermediate results of a step, or of an uncached forward, and the next state.
+
+        Args:
+            tokens: The new ones.
+            state: Earlier ones; None for a forward without a cache.
+            given: Point -> what goes on there instead.
+        """
         rows, width = tokens.ids_BT.shape
-        seen = self._capture(self._params, *_padded(tokens, rows=_fit(rows, ROWS)))
-        return {name: np.asarray(x)[:rows, :width] for name, x in seen.items()}
+        wide = _fit(rows, ROWS) if state is None else rows
+        ids_BT, count_B = _padded(tokens, rows=wide)
+        stands = {name: _padded_to(tokens.collect(x), ids_BT) for name, x in (given or {}).items()}
+        seen, after = self._capture(self._params, ids_BT, state, count_B, stands)
+        found = {name: np.asarray(x)[:rows, :width] for name, x in seen.items()}
+        return {name: tokens.scatter(x) for name, x in found.items()}, after
 
     def _forwarded(
         self, params: Any, ids_BT: Any, cache: Cache | None, count_B: Any, **promises: Any
     ) -> tuple[Any, Cache | None]:
         return forward(params, ids_BT, cache, count_B, config=self.model.config, **promises)
 
-    def _captured(self, params: Any, ids_BT: Any, count_B: Any) -> dict[str, Any]:
+    def _captured(
+        self, params: Any, ids_BT: Any, cache: Cache | None, count_B: Any, stands: Any
+    ) -> tuple[dict[str, Any], Cache | None]:
         seen: dict[str, Any] = {}
-        forward(params, ids_BT, None, count_B, config=self.model.config, tap=seen.__setitem__)
-        return seen
+
+        def tap(name: str, x: Any) -> Any:
+            seen[name] = x
+            return stands.get(name, x)
+
+        _, after = forward(params, ids_BT, cache, count_B, config=self.model.config, tap=tap)
+        return seen, after
 
 
 def _fit(number: int, sizes: tuple[int, ...]) -> int:
@@ -124,6 +148,11 @@ def _padded(tokens: Tokens, *, rows: int) -> tuple[Any, Any]:
     ids_BT = np.zeros((rows, _fit(width, BUCKETS)), np.int32)
     ids_BT[:given, :width] = tokens.front_BT
     return jnp.asarray(ids_BT), jnp.asarray(np.pad(tokens.count_B, (0, rows - given)))
+
+
+def _padded_to(x_BTD: np.ndarray, ids_BT: Any) -> Any:
+    short = [(0, wide - n) for wide, n in zip(ids_BT.shape, x_BTD.shape, strict=False)]
+    return jnp.asarray(np.pad(x_BTD, (*short, *((0, 0),) * (x_BTD.ndim - 2))))
 
 
 def _promises(state: Cache, tokens: Tokens, width: int) -> dict[str, bool]:

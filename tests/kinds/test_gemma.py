@@ -82,5 +82,5 @@ def _embedded(twin, params, ids):
 
         arguments = (torch.tensor(ids), None, torch.tensor(count_B, dtype=torch.int32))
     forward = module(Cell(twin, "llama", ""), "model").forward
-    forward(params, *arguments, config=CONFIG, tap=seen.__setitem__)
+    forward(params, *arguments, config=CONFIG, tap=seen.setdefault)
     return to_numpy(seen["embed"])

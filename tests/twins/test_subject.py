@@ -187,9 +187,41 @@ def test_an_unknown_point_is_refused_with_those_that_are_known(cell):
     with pytest.raises(
         RequestError,
         match=r"points holds 'layers.0.q', expected some of embed, layers.0 to layers.2 with "
-        r"attn_norm, v, attn, mlp, resid, norm, logits\.",
+        r"attn_norm, v, attn, mlp_norm, mlp, resid, norm, logits\.",
     ):
         subject_of(cell).capture(texts(cell), ["layers.0.q"])
+
+
+@pytest.mark.parametrize("cell", BOTH, ids=str)
+def test_a_captured_step_shows_what_one_forward_shows(cell):
+    """Padding on the left: what is captured stands where the tokens were given."""
+    subject, ids = subject_of(cell), texts(cell)
+    real = np.arange(T - FIRST) >= np.array([[0], [1]])
+    _, state = subject.step(subject.init(B, 2 * T), ids[:, :FIRST])
+
+    seen, after = subject.capture_step(state, ids[:, FIRST:], mask=real)
+
+    owed = subject.capture(np.concatenate([ids[1:, :FIRST], ids[1:, FIRST + 1 :]], 1))
+    assert list(seen) == list(owed)
+    right = {name: array[:, FIRST:] for name, array in owed.items()}
+    assert_agree({name: array[1:, 1:] for name, array in seen.items()}, right, EXACT, name="a step")
+    np.testing.assert_array_equal(subject.length(after), [T, T - 1])
+
+
+@pytest.mark.parametrize("cell", BOTH, ids=str)
+def test_a_point_that_is_given_takes_the_place_of_the_steps_own(cell):
+    subject, ids = subject_of(cell), texts(cell)
+    owed = subject.capture(ids)
+    name, other = "layers.0.resid", {"layers.0.attn_norm": -owed["layers.0.attn_norm"]}
+    right = {name: owed[name]}
+
+    def seen(given):
+        return subject.capture_step(subject.init(B, T), ids, given=given)[0]
+
+    assert np.abs(seen(other)["logits"] - owed["logits"]).max() > 1e-3
+    assert_agree(seen(other | right)["logits"], owed["logits"], EXACT, name="logits")
+    with pytest.raises(RequestError, match="capture_step: points holds 'head'"):
+        seen({"head": owed["norm"]})
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -14,7 +14,7 @@ from torchkv.caches.history import fork, gather, reset, rollback
 from torchkv.caches.layouts import LAYOUTS
 from torchkv.caches.sharing import adopt, fork_row, hold, holders, release
 from torchkv.caches.state import Bias, Cache, Expand, Rotate, Step
-from torchkv.caches.verbs import attend, begin, check, check_dtype, commit, init
+from torchkv.caches.verbs import attend, begin, check, check_dtype, check_options, commit, init
 from torchkv.ops import Rule
 
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
     "begin",
     "check",
     "check_dtype",
+    "check_options",
     "commit",
     "fork",
     "fork_row",

@@ -50,3 +50,8 @@ def keeper_of(shared: Any) -> ModuleType:
 def keeper_for(layout: str) -> ModuleType:
     """Return the module that keeps what all layers of a layout share."""
     return pages if layout == "paged" else unshared
+
+
+def site_options(layout: str) -> tuple[str, ...]:
+    """Return the names of the options that the layout's own `init_site` takes."""
+    return getattr(LAYOUTS[layout], "OPTIONS", ())

@@ -3,6 +3,7 @@
 Letters: B rows, T tokens, V vocabulary.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -71,12 +72,30 @@ class Driver:
         )
         return explicit_state.advance(state, plan, self.model, forward=self._forward)
 
-    def capture(self, tokens: Tokens) -> dict[str, np.ndarray]:
-        """Return the intermediate results of an uncached forward, by name."""
+    def capture(
+        self,
+        tokens: Tokens,
+        state: Cache | None = None,
+        *,
+        given: Mapping[str, np.ndarray] | None = None,
+    ) -> tuple[dict[str, np.ndarray], Cache | None]:
+        """Return the intermediate results of a step, or of an uncached forward, and the next state.
+
+        Args:
+            tokens: The new ones.
+            state: Earlier ones; None for a forward without a cache.
+            given: Point -> what goes on there instead.
+        """
         seen: dict[str, Array] = {}
+        stands = {name: tokens.collect(np.asarray(x)) for name, x in (given or {}).items()}
+
+        def tap(name: str, x: Array) -> Array:
+            seen[name] = x
+            return x.new_tensor(stands[name]) if name in stands else x
+
         ids_BT, count_B = self._ints(tokens.front_BT), self._ints(tokens.count_B)
-        self._forward(ids_BT, None, count_B, tap=seen.__setitem__)
-        return {name: to_numpy(x) for name, x in seen.items()}
+        _, after = self._forward(ids_BT, state, count_B, tap=tap)
+        return {name: tokens.scatter(to_numpy(x)) for name, x in seen.items()}, after
 
     def _forward(
         self, ids_BT: Array, state: Cache | None, count_B: Array, **options: Any

@@ -36,8 +36,16 @@ class Tokens:
 
     def scatter(self, x_BTV: np.ndarray) -> np.ndarray:
         """Return results of `front_BT` in the places that the tokens were given in."""
-        back_BT1 = np.argsort(self.order_BT, axis=1)[:, :, None]
-        return np.take_along_axis(x_BTV, back_BT1, axis=1)
+        return _along(x_BTV, np.argsort(self.order_BT, axis=1))
+
+    def collect(self, x_BTV: np.ndarray) -> np.ndarray:
+        """Return results in the places that the tokens were given in, in those of `front_BT`."""
+        return _along(x_BTV, self.order_BT)
+
+
+def _along(x_BTV: np.ndarray, order_BT: np.ndarray) -> np.ndarray:
+    order = order_BT.reshape(*order_BT.shape, *(1,) * (x_BTV.ndim - 2))
+    return np.take_along_axis(x_BTV, order, axis=1)
 
 
 def read_tokens(
@@ -102,7 +110,7 @@ def check_points(function: str, points: Sequence[str] | None, num_layers: int) -
     Raises:
         RequestError: There is no such point.
     """
-    parts = ("attn_norm", "v", "attn", "mlp", "resid")
+    parts = ("attn_norm", "v", "attn", "mlp_norm", "mlp", "resid")
     layers = [f"layers.{i}.{part}" for i in range(num_layers) for part in parts]
     known = ("embed", *layers, "norm", "logits")
     for name in points or ():
