@@ -82,6 +82,7 @@ def main(options: argparse.Namespace) -> int:
                 failed = 1
                 continue
             rows += _timed(runner, name, subjects, repeats=repeats)
+            print(*(f"{row.subject} {row.median:.2f}" for row in rows), sep="; ", flush=True)
     report(rows, options, about="decode by layout, SmolLM2-135M, float32")
     return failed
 
@@ -103,14 +104,15 @@ class Steps:
         runner = TwinRunner(twin, checkpoint)
         self.twin, self.model = twin, runner.model
         self.generate, self.caches = runner._generate, runner._caches
-        self.cache: dict[Subject, Any] = {}
+        self.cache: dict[str, Any] = {}
 
     def open(self, batch: int, subjects: tuple[Subject, ...]) -> list[str]:
         """Make the caches of a case; return the subjects whose ids differ from the first one's."""
-        self.cache = {each: self.filled(each, batch=batch) for each in subjects}
-        texts = {each: self._run(each, NEW) for each in subjects if each.used == USED}
-        first = next(iter(texts.values()))
-        return [each.name for each, ids in texts.items() if ids != first]
+        self.cache = {each.name: self.filled(each, batch=batch) for each in subjects}
+        texts = {each.name: self._run(each, NEW) for each in subjects}
+        first = texts[subjects[0].name]
+        alike = [each for each in subjects if each.used == subjects[0].used]
+        return [each.name for each in alike if texts[each.name] != first]
 
     def filled(self, subject: Subject, *, batch: int) -> Any:
         """Return a cache whose rows hold their tokens, without a forward: keys and values are 0."""
@@ -135,20 +137,20 @@ class Steps:
         if "fork" not in self.cache:
             cache = self.filled(PAGED[1], batch=2)
             only_B = self._counts([0, 1]) > 0
-            self.cache = {"fork": self.caches.reset(cache, only_B)}  # pyright: ignore[reportAttributeAccessIssue] a case of its own
+            self.cache = {"fork": self.caches.reset(cache, only_B)}
 
         def call() -> None:
-            forked = self.caches.fork_row(self.cache["fork"], 0, 1)  # pyright: ignore[reportArgumentType]
+            forked = self.caches.fork_row(self.cache["fork"], 0, 1)
             np.asarray(forked.shared.count_A), np.asarray(forked.length_B)
 
         return seconds(call) * 1000
 
     def mebibytes(self, subject: Subject) -> float:
         """Return the size of a subject's cache."""
-        return self.caches.nbytes(self.cache[subject]) / 2**20
+        return self.caches.nbytes(self.cache[subject.name]) / 2**20
 
     def _run(self, subject: Subject, new: int) -> list[list[int]]:
-        cache = self.cache.pop(subject)
+        cache = self.cache.pop(subject.name)
         batch = len(cache.length_B)
         found = self.generate(
             self._model(subject),
@@ -159,7 +161,7 @@ class Steps:
             keep_cache=True,
         )
         held = self._counts([subject.used] * batch)
-        self.cache[subject] = self.caches.rollback(found.cache, held)
+        self.cache[subject.name] = self.caches.rollback(found.cache, held)
         return found.new_tokens
 
     def _model(self, subject: Subject) -> Any:

@@ -71,6 +71,7 @@ def add(commands: Any) -> None:
     parser.add_argument("--length", type=int, metavar="T", help="tokens of a row")
     parser.add_argument("--dtype", choices=tuple(memory.ITEMSIZES), default="float32")
     parser.add_argument("--layout", choices=memory.LAYOUTS, default="contiguous")
+    parser.add_argument("--page-size", type=int, metavar="P", help="of the layout paged")
     parser.add_argument("--memory", metavar="BYTES", help="usable memory, for instance 40GiB")
     parser.add_argument("--workspace", default="0", metavar="BYTES", help="for a step's results")
     parser.add_argument("--reserve", default="0", metavar="BYTES", help="for others")
@@ -102,6 +103,7 @@ def run(options: argparse.Namespace) -> None:
         layout=options.layout,
         batch=options.batch,
         length=options.length,
+        page_size=options.page_size,
     )
     if "memory" in given:
         report = fit(report, given["memory"], given["workspace"], given["reserve"])
@@ -109,17 +111,39 @@ def run(options: argparse.Namespace) -> None:
 
 
 def measure(
-    config: ModelConfig, *, model: str, dtype: str, layout: str, batch: int, length: int
+    config: ModelConfig,
+    *,
+    model: str,
+    dtype: str,
+    layout: str,
+    batch: int,
+    length: int,
+    page_size: int | None = None,
 ) -> MemoryReport:
-    """Return the arithmetic of one model, without the memory that it would have."""
+    """Return the arithmetic of one model, without the memory that it would have.
+
+    Raises:
+        RequestError: A page size below 1, or of a layout without pages.
+    """
+    if page_size is not None and layout != "paged":
+        raise RequestError(
+            f"memory: --page-size is {page_size}, but --layout is {layout}. Leave it out, or set "
+            "--layout paged."
+        )
+    size = memory.PAGE_SIZE if page_size is None else page_size
     itemsize = memory.ITEMSIZES[dtype]
     weights = memory.weight_bytes(memory.num_parameters(config), itemsize)
 
     def bytes_at(tokens: int, rows: int = batch) -> int:
         return memory.model_cache_bytes(
-            config, batch=rows, tokens=tokens, itemsize=itemsize, layout=layout
+            config, batch=rows, tokens=tokens, itemsize=itemsize, layout=layout, page_size=size
         )
 
+    # A request takes its pages; the trash page is there once, whoever comes.
+    request, table = bytes_at(length, 1), 0
+    if layout == "paged":
+        request -= bytes_at(0, 1)
+        table = memory.page_table_bytes(batch=batch, tokens=length, page_size=size)
     baseline, saved = _against_multi_head(config, length, itemsize)
     equal = memory.equal_length(weights, bytes_at, most=_LONGEST)
     return MemoryReport(
@@ -130,8 +154,8 @@ def measure(
         length=length,
         parameters=memory.num_parameters(config),
         weights_bytes=weights,
-        request_bytes=bytes_at(length, 1),
-        cache_bytes=bytes_at(length) + memory.bookkeeping_bytes(batch),
+        request_bytes=request,
+        cache_bytes=bytes_at(length) + memory.bookkeeping_bytes(batch) + table,
         equal_length=equal,
         equal_note="" if equal is None else beyond(equal, config.max_positions),
         note=beyond(length, config.max_positions),

@@ -43,11 +43,11 @@ class Pool:
         copies, writes = [], []
         for b, chunk in chunks.items():
             length, n = len(self.texts[b]), len(chunk)
-            if self.overflow[b] or not n:
+            if n and length + n > self.capacity:
+                self.events["refused: capacity"] += not self.overflow[b]
+                self.overflow[b] += length + n - self.capacity
                 continue
-            if length + n > self.capacity:
-                self.overflow[b] = length + n - self.capacity
-                self.events["refused: capacity"] += 1
+            if self.overflow[b] or not n:
                 continue
             new = self._needed(length + n) - self._needed(length)
             last = self.table[b][-1] if length % self.size else None

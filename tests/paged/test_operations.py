@@ -161,7 +161,7 @@ class Program:
             assert count_A.tolist() == expected, label
             assert overflow_B.tolist() == list(pool.overflow.values()), label
             assert int(copied) == pool.copied, label
-            used = len({*table.ravel().tolist(), *pool.held}) - 1
+            used = len({*table.ravel().tolist(), *pool.held} - {0})
             assert int((count_A[1:] == 0).sum()) == PAGES - used, label
 
     def _feed(self, sizes):
