@@ -4,7 +4,19 @@ import argparse
 import importlib
 import sys
 
-BENCHES = ("decode", "fragmentation", "layouts", "prefill", "reuse", "writes")
+BENCHES = (
+    "capacity",
+    "decode",
+    "fragmentation",
+    "layouts",
+    "memory",
+    "prefill",
+    "reuse",
+    "scores",
+    "startup",
+    "sweep",
+    "writes",
+)
 
 
 def main(arguments: list[str]) -> int:

@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from jaxkv import ops
 from jaxkv.caches import slots
 from jaxkv.caches.pages import PagePlan
-from jaxkv.caches.state import Bias, Step
+from jaxkv.caches.state import Bias, Expand, Step
 
 # Tokens that are read at once: enough for a product that pays, few enough to stay in a CPU's cache.
 TILE = 256
@@ -37,93 +37,97 @@ class Carried(NamedTuple):
 
 
 def attend_pages(
-    k_YHP: Float[Array, "Y H P"],
-    v_YPH: Float[Array, "Y P H"],
+    site: Any,
     step: Step,
-    q_BTNH: Float[Array, "B T N H"],
+    q_BTNH: Float[Array, "B T N _"],
     *,
-    num_kv_heads: int,
     rule: ops.Rule,
     bias: Bias | None = None,
-) -> Float[Array, "B T N H"]:
+    expand: Expand | None = None,
+) -> Float[Array, "B T N _"]:
     """Return attention of T queries to the tokens that their rows hold, the new ones among them.
 
     Args:
-        k_YHP: The pool's keys; a line is one page and head.
-        v_YPH: The pool's values.
+        site: A `PagedSite`.
         step: From `begin`; its `shared` is a `PagePlan`.
         q_BTNH: Queries, rotated.
-        num_kv_heads: K.
         rule: Scale, soft cap, window; static.
         bias: Addend of the scores from query and key positions.
+        expand: From latents to the keys and values of all heads, tile by tile; None for no latents,
+            or to attend to the latents themselves.
 
     Cost: reads the pool once, or the used tiles and a copy of them.
     Source: paged attention (Kwon et al. 2023), online softmax (Milakov and Gimelshein 2018).
     """
-    rows, tokens, heads, width = q_BTNH.shape
+    rows, tokens, heads, _ = q_BTNH.shape
     plan: PagePlan = step.shared
-    dtype = ops.wide(q_BTNH.dtype)
-    shape = (rows * num_kv_heads, tokens * (heads // num_kv_heads))
-    sizes = {"num_kv_heads": num_kv_heads, "rule": rule, "bias": bias}
-    if _leaves_in_place(plan, q_BTNH, num_kv_heads=num_kv_heads, rule=rule):
-        seen = _read_pool(k_YHP, v_YPH, step, q_BTNH, **sizes)
+    if expand is None and _leaves_in_place(site, plan, q_BTNH, rule=rule):
+        seen = _read_pool(site, step, q_BTNH, rule=rule, bias=bias)
         page_BC, column_BC = plan.left_BC, plan.left_column_BC
         span = jnp.int32(0), plan.left
     else:
-        floor = jnp.finfo(dtype).min
-        seen = Carried(
-            jnp.zeros((*shape, width), dtype),
-            jnp.full(shape, floor, dtype),
-            jnp.zeros(shape, dtype),
-        )
-        page_BC = plan.pages.table_BC
+        seen = _nothing(site, q_BTNH, expand)
+        page_BC, size = plan.pages.table_BC, plan.pages.page_size
         column_C = jnp.arange(page_BC.shape[1], dtype=jnp.int32)
-        column_BC, size = jnp.broadcast_to(column_C, page_BC.shape), plan.pages.page_size
+        column_BC = jnp.broadcast_to(column_C, page_BC.shape)
         is_one = page_BC.shape[1] <= max(1, TILE // size)
         span = None if is_one else _used_columns(step, rule, size)
-    seen = _read_tiles(k_YHP, v_YPH, step, q_BTNH, seen, page_BC, column_BC, span, **sizes)
+    listed = page_BC, column_BC, span
+    seen = _read_tiles(site, step, q_BTNH, seen, listed, rule=rule, bias=bias, expand=expand)
     out_XMH = seen.out_XMH / jnp.where(seen.total_XM > 0, seen.total_XM, 1)[:, :, None]
-    return ops.ungroup(out_XMH.astype(v_YPH.dtype), rows=rows, tokens=tokens)
+    return ops.ungroup(out_XMH.astype(site.k_YHP.dtype), rows=rows, tokens=tokens)
 
 
 def tile(
-    k_YHP: Float[Array, "Y H P"],
-    v_YPH: Float[Array, "Y P H"],
-    page_BJ: Array,
-    *,
-    num_kv_heads: int,
-) -> tuple[Float[Array, "X H S"], Float[Array, "X S H"]]:
+    site: Any, page_BJ: Int[Array, "B J"]
+) -> tuple[Float[Array, "X H S"], Float[Array, "X S _"]]:
     """Return copies of the keys and values of some pages of each row, side by side."""
-    (rows, count), (_, width, size) = page_BJ.shape, k_YHP.shape
-    head_K1 = jnp.arange(num_kv_heads, dtype=jnp.int32)[:, None]
-    line_BKJ = page_BJ[:, None, :] * num_kv_heads + head_K1
-    k_BKJHP, v_BKJPH = (x.at[line_BKJ].get(mode="promise_in_bounds") for x in (k_YHP, v_YPH))
-    lines = rows * num_kv_heads
+    (rows, count), (_, width, size) = page_BJ.shape, site.k_YHP.shape
+    head_K1 = jnp.arange(site.num_kv_heads, dtype=jnp.int32)[:, None]
+    line_BKJ = page_BJ[:, None, :] * site.num_kv_heads + head_K1
+    lines = rows * site.num_kv_heads
+    k_BKJHP = site.k_YHP.at[line_BKJ].get(mode="promise_in_bounds")
     k_XHJP = k_BKJHP.reshape(lines, count, width, size).swapaxes(1, 2)
-    return k_XHJP.reshape(lines, width, count * size), v_BKJPH.reshape(lines, count * size, width)
+    k_XHS, v_XSH = k_XHJP.reshape(lines, width, count * size), None
+    if site.v_YPH is not None:
+        v_BKJPH = site.v_YPH.at[line_BKJ].get(mode="promise_in_bounds")
+        v_XSH = v_BKJPH.reshape(lines, count * size, -1)
+    return k_XHS, slots.values_of(k_XHS, v_XSH, rank=site.rank)
 
 
-def _leaves_in_place(plan: PagePlan, q_BTNH: Array, *, num_kv_heads: int, rule: ops.Rule) -> bool:
+def _nothing(site: Any, q_BTNH: Array, expand: Expand | None) -> Carried:
+    rows, tokens, heads, _ = q_BTNH.shape
+    kv_heads, width = _read_form(site, expand)
+    shape, dtype = (rows * kv_heads, tokens * (heads // kv_heads)), ops.wide(q_BTNH.dtype)
+    none_XMH, none_XM = jnp.zeros((*shape, width), dtype), jnp.zeros(shape, dtype)
+    return Carried(none_XMH, jnp.full(shape, jnp.finfo(dtype).min, dtype), none_XM)
+
+
+def _read_form(site: Any, expand: Expand | None) -> tuple[int, int]:
+    """Return how many heads of keys and values are read, and how wide the values are."""
+    width = site.k_YHP.shape[1]
+    if expand is None:
+        return site.num_kv_heads, width if site.rank is None else site.rank
+    one = jax.ShapeDtypeStruct((1, 1, site.num_kv_heads, width), site.k_YHP.dtype)
+    return jax.eval_shape(expand, one)[1].shape[2:]
+
+
+def _leaves_in_place(site: Any, plan: PagePlan, q_BTNH: Array, *, rule: ops.Rule) -> bool:
     _, tokens, heads, _ = q_BTNH.shape
     size, (rows, columns) = plan.pages.page_size, plan.pages.table_BC.shape
     if rule.window is not None:
         columns = min(columns, (rule.window + tokens + size - 2) // size + 1)
-    is_few = tokens * (heads // num_kv_heads) <= size
+    is_few = tokens * (heads // site.num_kv_heads) <= size
     return is_few and plan.pages.count_A.shape[0] <= SPARE * rows * columns + 1
 
 
 def _read_pool(
-    k_YHP: Array,
-    v_YPH: Array,
-    step: Step,
-    q_BTNH: Array,
-    *,
-    num_kv_heads: int,
-    rule: ops.Rule,
-    bias: Bias | None,
+    site: Any, step: Step, q_BTNH: Array, *, rule: ops.Rule, bias: Bias | None
 ) -> Carried:
     """Return what each row finds in the pages that it reads alone or first, in one pass."""
-    rows, tokens, heads, width = q_BTNH.shape
+    rows, tokens, heads, _ = q_BTNH.shape
+    num_kv_heads, width = _read_form(site, None)
+    v_YPH = slots.values_of(site.k_YHP, site.v_YPH, rank=site.rank)
     plan: PagePlan = step.shared
     owner_A, size, total = plan.owner_A, plan.pages.page_size, plan.owner_A.shape[0]
     row_A = jnp.minimum(owner_A, rows - 1)
@@ -134,8 +138,8 @@ def _read_pool(
         v_YPH = slots.scrub_values(v_YPH, valid_AP)
     q_XMH = ops.group_queries(q_BTNH, num_kv_heads)
     lines, queries = total * num_kv_heads, q_XMH.shape[1]
-    q_YMH = q_XMH.reshape(rows, -1)[row_A].reshape(lines, queries, width)
-    score_YMP = ops.score(q_YMH, k_YHP, rule=rule)
+    q_YMH = q_XMH.reshape(rows, -1)[row_A].reshape(lines, queries, -1)
+    score_YMP = ops.score(q_YMH, site.k_YHP, rule=rule)
     position_AT = step.position_BT[row_A]
     if bias is not None:
         bias_ANTP = bias(position_AT, key_AP)
@@ -165,21 +169,20 @@ def _read_pool(
 
 
 def _read_tiles(
-    k_YHP: Array,
-    v_YPH: Array,
+    site: Any,
     step: Step,
     q_BTNH: Array,
     seen: Carried,
-    page_BC: Array,
-    column_BC: Array,
-    span: tuple[Array, Array] | None,
+    listed: tuple[Array, Array, tuple[Array, Array] | None],
     *,
-    num_kv_heads: int,
     rule: ops.Rule,
     bias: Bias | None,
+    expand: Expand | None,
 ) -> Carried:
     """Return the softmax carried on over pages listed by row, the span of them; None: one tile."""
     rows, tokens, heads, _ = q_BTNH.shape
+    num_kv_heads, _ = _read_form(site, expand)
+    page_BC, column_BC, span = listed
     size, columns = step.shared.pages.page_size, page_BC.shape[1]
     each = min(max(1, TILE // size), columns)
     tiles = -(-columns // each)
@@ -194,7 +197,9 @@ def _read_tiles(
         page_BJ, column_BJ = (
             jax.lax.dynamic_slice_in_dim(x, at * each, each, axis=1) for x in (page_BC, column_BC)
         )
-        k_XHS, v_XSH = tile(k_YHP, v_YPH, page_BJ, num_kv_heads=num_kv_heads)
+        k_XHS, v_XSH = tile(site, page_BJ)
+        if expand is not None:
+            k_XHS, v_XSH = slots.expanded(k_XHS, expand, rows=rows)
         key_BS = (column_BJ[:, :, None] * size + place_P).reshape(rows, -1)
         valid_BS = (key_BS < end_B1) & jnp.repeat(page_BJ > 0, size, axis=1)
         if not step.clean:
