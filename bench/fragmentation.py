@@ -166,8 +166,8 @@ def measure(
             f"{longest - capacity}."
         )
     shared = pages.init_shared(batch=rows, capacity=capacity, page_size=page_size)
-    marks = (jnp.zeros((rows,), jnp.int32) for _ in range(3))
-    cache = Cache(*marks, shared, (), capacity)
+    length_B, peak_B, overflow_B = (jnp.zeros((rows,), jnp.int32) for _ in range(3))
+    cache = Cache(length_B, peak_B, overflow_B, shared, (), capacity)
     counts = np.concatenate(list(_served(cache, lengths)))
     live, tokens, partly = counts.astype(np.int64).T
     slots = live * page_size

@@ -26,6 +26,9 @@ TILE = 256
 # How much more than its rows can see a step may read to be spared the copies: a copied token costs
 # two to three times one that is read in its place.
 SPARE = 2
+# Up to so many queries a line its products are sums of their terms, fused with what stands around
+# them: XLA on CPUs takes longer to call thousands of tiny matrix products than to compute them.
+FEW = 8
 
 
 class Carried(NamedTuple):
@@ -59,7 +62,7 @@ def attend_pages(
     Cost: reads the pool once, or the used tiles and a copy of them.
     Source: paged attention (Kwon et al. 2023), online softmax (Milakov and Gimelshein 2018).
     """
-    rows, tokens, heads, _ = q_BTNH.shape
+    rows, tokens, _, _ = q_BTNH.shape
     plan: PagePlan = step.shared
     if expand is None and _leaves_in_place(site, plan, q_BTNH, rule=rule):
         seen = _read_pool(site, step, q_BTNH, rule=rule, bias=bias)
@@ -139,7 +142,7 @@ def _read_pool(
     q_XMH = ops.group_queries(q_BTNH, num_kv_heads)
     lines, queries = total * num_kv_heads, q_XMH.shape[1]
     q_YMH = q_XMH.reshape(rows, -1)[row_A].reshape(lines, queries, -1)
-    score_YMP = ops.score(q_YMH, site.k_YHP, rule=rule)
+    score_YMP = _score(q_YMH, site.k_YHP, rule=rule)
     position_AT = step.position_BT[row_A]
     if bias is not None:
         bias_ANTP = bias(position_AT, key_AP)
@@ -154,18 +157,29 @@ def _read_pool(
     peak_BQ = jnp.max(jnp.where(reads_BA[:, :, None], high_AQ, floor), axis=1)
     peak_YM = peak_BQ[row_A].reshape(lines, queries)
     weight_YMP = jnp.where(visible_YMP, jnp.exp(masked_YMP - peak_YM[:, :, None]), 0)
-    part_YMH = jnp.einsum(
-        "YMP,YPH->YMH",
-        weight_YMP.astype(v_YPH.dtype),
-        v_YPH,
-        preferred_element_type=score_YMP.dtype,
-    )
+    part_YMH = _weigh(weight_YMP.astype(v_YPH.dtype), v_YPH, dtype=score_YMP.dtype)
     # A product with ones and zeros sums over pages much faster than a scatter-add on CPUs.
     sums_BA = reads_BA.astype(score_YMP.dtype)
     total_BQ = sums_BA @ jnp.sum(weight_YMP, axis=-1).reshape(total, -1)
     out_BQH = sums_BA @ part_YMH.reshape(total, -1)
     shape = q_XMH.shape[:2]
     return Carried(out_BQH.reshape(*shape, width), peak_BQ.reshape(shape), total_BQ.reshape(shape))
+
+
+def _score(q_YMH: Array, k_YHP: Array, *, rule: ops.Rule) -> Array:
+    if q_YMH.shape[1] > FEW:
+        return ops.score(q_YMH, k_YHP, rule=rule)
+    wide = ops.wide(q_YMH.dtype)
+    terms_YMHP = q_YMH.astype(wide)[:, :, :, None] * k_YHP.astype(wide)[:, None]
+    score_YMP = jnp.sum(terms_YMHP, axis=2) * rule.scale
+    return score_YMP if rule.soft_cap is None else ops.soft_cap(score_YMP, cap=rule.soft_cap)
+
+
+def _weigh(weight_YMP: Array, v_YPH: Array, *, dtype: jnp.dtype) -> Array:
+    if weight_YMP.shape[1] > FEW:
+        return jnp.einsum("YMP,YPH->YMH", weight_YMP, v_YPH, preferred_element_type=dtype)
+    terms_YMPH = weight_YMP.astype(dtype)[:, :, :, None] * v_YPH.astype(dtype)[:, None]
+    return jnp.sum(terms_YMPH, axis=2)
 
 
 def _read_tiles(
