@@ -1,7 +1,7 @@
 """Attention over pages that lie anywhere in a pool, with a carried softmax (maximum and sum).
 
 Two ways, chosen by sizes alone. A step of few queries over a pool that is not much larger than what
-its rows can see leaves keys and values where they are: each page gets the queries of the row that
+its rows see leaves keys and values where they are: each page gets the queries of the row that
 reads it, which are far smaller than the page. What is left (pages that several rows share), and
 every other step, is read row by row in tiles of `TILE` tokens, copied together from their pages.
 
@@ -60,7 +60,7 @@ def attend_pages(
     """
     tokens = q_BTNH.shape[1]
     plan: PagePlan = step.shared
-    if expand is None and _leaves_in_place(site, plan, q_BTNH, rule=rule):
+    if expand is None and _leaves_in_place(site, step, q_BTNH, rule=rule):
         seen = _read_pool(site, step, q_BTNH, rule=rule, bias=bias)
         listed = plan.left
     else:
@@ -97,12 +97,13 @@ def _nothing(q_BTNH: Array, *, heads: int, width: int) -> Carried:
     return Carried(out_BKMH, torch.full_like(total_BKM1, -torch.inf), total_BKM1)
 
 
-def _leaves_in_place(site: Any, plan: PagePlan, q_BTNH: Array, *, rule: ops.Rule) -> bool:
-    (rows, columns), size = plan.pages.table_BC.shape, plan.pages.page_size
+def _leaves_in_place(site: Any, step: Step, q_BTNH: Array, *, rule: ops.Rule) -> bool:
+    pages = step.shared.pages
+    rows, size, columns = q_BTNH.shape[0], pages.page_size, -(-step.used // pages.page_size)
     tokens, groups = q_BTNH.shape[1], q_BTNH.shape[2] // site.k_AKPH.shape[1]
     if rule.window is not None:
         columns = min(columns, (rule.window + tokens + size - 2) // size + 1)
-    return tokens * groups <= size and len(plan.pages.count_A) <= SPARE * rows * columns + 1
+    return tokens * groups <= size and len(pages.count_A) <= SPARE * rows * columns + 1
 
 
 def _read_pool(
