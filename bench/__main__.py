@@ -8,6 +8,7 @@ BENCHES = (
     "capacity",
     "decode",
     "fragmentation",
+    "gpu",
     "layouts",
     "memory",
     "prefill",
