@@ -9,6 +9,7 @@ BENCHES = (
     "decode",
     "memory",
     "prefill",
+    "prefix",
     "reuse",
     "scores",
     "startup",
