@@ -9,7 +9,7 @@ import numpy as np
 from jaxkv import caches
 from jaxkv.caches import Cache
 from jaxkv.spec.errors import RequestError, ShapeError
-from jaxkv.testing import explicit_state, surgery
+from jaxkv.testing import compiling, explicit_state, surgery
 from jaxkv.testing.explicit_state import ExplicitState, to_numpy
 from jaxkv.testing.info import KV
 
@@ -60,7 +60,8 @@ def read(state: State, layer: int) -> KV:
     """Return one layer's stored keys and values."""
     if isinstance(state, ExplicitState):
         return KV(*explicit_state.read(state, layer))
-    return KV(*(to_numpy(array) for array in caches.read(state, layer)))
+    stored = caches.read(compiling.widened(state), layer)
+    return KV(*(to_numpy(array)[: len(state.length_B)] for array in stored))
 
 
 def write(state: State, layer: int, kv: KV) -> State:
