@@ -195,8 +195,9 @@ class Stale(Planted):
     def init(self, batch: int, capacity: int | None = None, **options: Any) -> Held:
         """Return a state that is empty only the first time."""
         left = self.left.get(batch)
-        tight = capacity is not None and left is not None and capacity < ROOM
-        room = capacity + 1 if capacity is not None and tight else capacity
+        room = capacity
+        if left is not None and capacity is not None and capacity < ROOM:
+            room = min(capacity + 1, self.facts.max_positions or capacity + 1)
         held = super().init(batch, room, **options)
         if left is None:
             return held

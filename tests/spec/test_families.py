@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from jaxkv.spec import families
-from jaxkv.spec.config import ModelConfig, Rope
+from jaxkv.spec.config import Mlp, ModelConfig, Rope
 from jaxkv.spec.errors import ConfigError
 from jaxkv.spec.gguf_file import read_gguf
 
 WriteGguf = Callable[..., Path]
 ALL = (
-    "gemma2, gemma3, gpt2, gpt_neox, llama, mistral, mixtral, phi3, qwen2, qwen3, qwen3_moe, "
-    "reference"
+    "deepseek_v2, deepseek_v3, gemma2, gemma3, gpt2, gpt_neox, llama, mistral, mixtral, phi3, "
+    "qwen2, qwen3, qwen3_moe, reference"
 )
 NEXT = "Write a file for it in jaxkv/spec/families and add it to the table there."
 
@@ -90,7 +90,7 @@ def test_sizes_come_from_the_metadata(tiny_gguf: Path):
         18,
     )
     assert layer.attention.rope == Rope(theta=500.0, rotary_dim=18)
-    assert (layer.mlp.width, layer.mlp.activation, layer.mlp.gated) == (52, "silu", True)
+    assert layer.mlp == Mlp(52, "silu", gated=True, bias=False)
     assert (config.norm.kind, config.norm.eps) == ("rms", 0.25)
 
 

@@ -8,7 +8,9 @@ One that Hugging Face directories hold: `config_from_huggingface(config_json)`,
 `HUGGINGFACE_PREFIX` (of tensor names, left out by some files), `HUGGINGFACE_IGNORED_TENSORS`
 (pattern -> why it is not read), and of the keys of config.json `HUGGINGFACE_READ`,
 `HUGGINGFACE_IGNORED` (key -> why) and `HUGGINGFACE_NEUTRAL` (key -> the only supported value); for
-writing one, `config_to_huggingface(config)` and the fact `HUGGINGFACE_ARCHITECTURE`.
+writing one, `config_to_huggingface(config)` and the fact `HUGGINGFACE_ARCHITECTURE`. Where a
+checkpoint may hold layers that predict further tokens, `draft_tensors_from_huggingface(config)`
+names their tensors.
 A preset's family offers `preset()`.
 """
 
@@ -19,6 +21,8 @@ from jaxkv.spec.config import ModelConfig
 from jaxkv.spec.errors import ConfigError
 
 _NAMES = (
+    "deepseek_v2",
+    "deepseek_v3",
     "gemma2",
     "gemma3",
     "gpt2",
@@ -35,6 +39,8 @@ _NAMES = (
 _FAMILIES = {name: f"jaxkv.spec.families.{name}" for name in _NAMES}
 _GGUF_ARCHITECTURES = {name: name for name in ("gemma3", "gpt2", "llama", "phi3", "qwen2", "qwen3")}
 _HUGGINGFACE_MODEL_TYPES = {
+    "deepseek_v2": "deepseek_v2",
+    "deepseek_v3": "deepseek_v3",
     "gemma2": "gemma2",
     "gemma3_text": "gemma3",
     "gpt2": "gpt2",
