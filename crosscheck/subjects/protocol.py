@@ -202,12 +202,12 @@ def describe(subject: Any) -> SubjectInfo:
         missing = sorted({"name", "framework", "dtype", "vocab_size"} - known.keys())
         if missing:
             raise CrosscheckError(f"describe: the subject's info lacks {', '.join(missing)}.")
+        told = known.get("documented", {})
+        known["documented"] = {
+            name: each if isinstance(each, Documented) else Documented(*each)
+            for name, each in told.items()
+        }
         info = SubjectInfo(**known)
-    told = {
-        k: v if isinstance(v, Documented) else Documented(*v) for k, v in info.documented.items()
-    }
-    if told != info.documented:
-        info = replace(info, documented=told)
     unknown = sorted(info.capabilities - CAPABILITIES.keys())
     if unknown:
         raise CrosscheckError(
