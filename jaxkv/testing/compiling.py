@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from jaxkv.caches import Cache
+from jaxkv.caches.cross import CrossSite
 from jaxkv.spec.config import ModelConfig, weight_shapes
 from jaxkv.testing.inputs import BUCKETS
 
@@ -56,14 +57,18 @@ def fit_slots(slots: int) -> int:
     return _fit(slots, _SLOTS)
 
 
-def with_rows(cache: Cache, rows: int) -> Cache:
-    """Return the cache, on the host, with empty rows added at the end, or the last left out."""
-    have = len(cache.length_B)
-    if rows == have:
-        return cache
+def fit_lines(tree: Any, *, have: int, rows: int) -> Any:
+    """Return arrays of so many rows, on the host: zeros added at the end, or the last left out.
+
+    Args:
+        tree: Of arrays whose first axis is rows, or rows and heads.
+        have: Rows in it.
+        rows: Rows of the result.
+    """
+    if have == rows:
+        return tree
 
     def fit(x_B: Any) -> np.ndarray:
-        # Rows lead, or rows and heads in one axis.
         lines = x_B.shape[0] // have * rows
         kept = np.asarray(x_B)[:lines]
         if len(kept) == lines:
@@ -72,17 +77,33 @@ def with_rows(cache: Cache, rows: int) -> Cache:
         wide[: len(kept)] = kept
         return wide
 
-    if cache.shared is None:
-        return jax.tree.map(fit, cache)
+    return jax.tree.map(fit, tree)
+
+
+def with_rows(cache: Cache, rows: int) -> Cache:
+    """Return the cache, on the host, with empty rows added at the end, or the last left out."""
+    have = len(cache.length_B)
+    if rows == have or cache.shared is None:
+        return fit_lines(cache, have=have, rows=rows)
     # Rows own pages by number: the pool stays as it is.
-    table_BC, wanted_B = (
-        jax.device_put(fit(x)) for x in (cache.shared.table_BC, cache.shared.wanted_B)
+    per_row = (
+        cache.length_B,
+        cache.peak_B,
+        cache.overflow_B,
+        cache.shared.table_BC,
+        cache.shared.wanted_B,
+    )
+    length_B, peak_B, overflow_B, table_BC, wanted_B = jax.device_put(
+        fit_lines(per_row, have=have, rows=rows)
     )
     shared = dataclasses.replace(cache.shared, table_BC=table_BC, wanted_B=wanted_B)
-    length_B, peak_B, overflow_B = (
-        jax.device_put(fit(x)) for x in (cache.length_B, cache.peak_B, cache.overflow_B)
+    sites = tuple(
+        jax.device_put(fit_lines(site, have=have, rows=rows))
+        if isinstance(site, CrossSite)
+        else site
+        for site in cache.sites
     )
-    return Cache(length_B, peak_B, overflow_B, shared, cache.sites, cache.capacity)
+    return Cache(length_B, peak_B, overflow_B, shared, sites, cache.capacity)
 
 
 def widened(cache: Cache) -> Cache:

@@ -9,7 +9,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxkv.caches import Cache
+from jaxkv.caches import Cache, Source
+from jaxkv.encoder import encode
 from jaxkv.model import Decoder, forward, params_of
 from jaxkv.testing import compiling, explicit_state
 from jaxkv.testing.explicit_state import ExplicitState
@@ -44,9 +45,11 @@ class Driver:
         # Own functions, so that a test that swaps a formula and makes a new subject gets a new
         # trace.
         self._forward, self._capture = self._forwarded, self._captured
+        self._encode = self._encoded
         self._is_small = compiling.is_small(model.config)
         if like is not None:
             self._forward, self._capture = like._forward, like._capture
+            self._encode = like._encode
         elif compiled:
             how = compiling.compiler_options(model.config)
             self._forward = jax.jit(
@@ -55,8 +58,18 @@ class Driver:
                 compiler_options=how,
             )
             self._capture = jax.jit(self._captured, compiler_options=how)
+            self._encode = jax.jit(self._encoded, compiler_options=how)
 
-    def run(self, state: Cache | None, tokens: Tokens) -> tuple[np.ndarray, Cache | None]:
+    def encode(self, texts: Tokens) -> Source:
+        """Return what the encoder leaves of each row's text."""
+        rows = len(texts.count_B)
+        wide = compiling.fit_rows(rows)
+        source = self._encode(self._params, *self._padded(texts, rows=wide, least=2))
+        return jax.device_put(compiling.fit_lines(source, have=wide, rows=rows))
+
+    def run(
+        self, state: Cache | None, tokens: Tokens, source: Source | None = None
+    ) -> tuple[np.ndarray, Cache | None]:
         """Return logits [B, T, V] of a step on a layout's cache, or without one, and the next."""
         rows, width = tokens.ids_BT.shape
         wide = self._rows(state, tokens)
@@ -64,13 +77,24 @@ class Driver:
         promises = {} if state is None else _promises(state, tokens, ids_BT.shape[1])
         if state is not None and wide != rows:
             state = compiling.with_rows(state, wide)
-        logits_BTV, after = self._forward(self._params, ids_BT, state, count_B, **promises)
+        if source is not None:
+            source = compiling.fit_lines(source, have=rows, rows=wide)
+        logits_BTV, after = self._forward(
+            self._params, ids_BT, state, count_B, source=source, **promises
+        )
         if after is not None and wide != rows:
             after = jax.device_put(compiling.with_rows(after, rows))
         return tokens.scatter(np.asarray(logits_BTV)[:rows, :width]), after
 
     def run_explicit(
-        self, function: str, state: State | None, tokens: Tokens, *, positions: Any, visible: Any
+        self,
+        function: str,
+        state: State | None,
+        tokens: Tokens,
+        source: Source | None = None,
+        *,
+        positions: Any,
+        visible: Any,
     ) -> tuple[np.ndarray, ExplicitState]:
         """Return logits [B, T, V] of a step with given positions or visibility, and the next state.
 
@@ -78,12 +102,15 @@ class Driver:
             function: The caller, for messages.
             state: Any; None for whole texts without a cache.
             tokens: The new ones.
+            source: From `encode`, for whole texts of a model with an encoder.
             positions: See `plan_step`.
             visible: See `plan_step`.
         """
         if state is None:
             rows, width = tokens.ids_BT.shape
-            state = explicit_state.empty(self.model, batch=rows, capacity=width)
+            state = explicit_state.empty(
+                self.model, batch=rows, capacity=width, source=source or ()
+            )
         if not isinstance(state, ExplicitState):
             state = explicit_state.from_cache(state, self.model)
         plan = plan_step(
@@ -145,6 +172,9 @@ class Driver:
     ) -> tuple[Any, Cache | None]:
         how = {"config": self.model.config, "absorbed": self.absorbed, **promises}
         return forward(params, ids_BT, cache, count_B, **how)
+
+    def _encoded(self, params: Any, ids_BE: Any, count_B: Any) -> Source:
+        return encode(params, ids_BE, count_B, config=self.model.config)
 
     def _captured(
         self, params: Any, ids_BT: Any, cache: Cache | None, count_B: Any, stands: Any
