@@ -14,7 +14,8 @@ import numpy as np
 
 from jaxkv.caches import Cache
 from jaxkv.caches.cross import CrossSite
-from jaxkv.spec.config import ModelConfig, weight_shapes
+from jaxkv.spec.config import ModelConfig
+from jaxkv.spec.weight_shapes import weight_shapes
 from jaxkv.testing.inputs import BUCKETS
 
 ROWS = (4, 16, 64)
