@@ -26,7 +26,6 @@ PLANTED = (
     ("torchkv", "mixtral", "contiguous"),
     ("torchkv", "llama-dynamic", "paged"),
     ("torchkv", "gemma2", "window"),
-    ("torchkv", "gpt_neox", "contiguous"),
     ("jaxkv", "qwen2", "contiguous"),
 )
 EACH = tuple(
@@ -42,7 +41,9 @@ def subject(twin, family, layout):
 
 @pytest.mark.parametrize(("twin", "family", "layout"), EACH if DEEP else CHECKED)
 def test_every_core_relation_holds_and_could_have_failed(twin, family, layout):
-    report = check(subject(twin, family, layout), budget_seconds=300)
+    dtypes = ("float64", "float32") if DEEP else ("float64",)
+
+    report = check(subject(twin, family, layout), budget_seconds=300, dtypes=dtypes)
 
     assert report.verdict == "pass"
     assert report.oracle.startswith("checked against the independent decoder")
