@@ -23,6 +23,13 @@ _NEVER = {
     "quant": "there is no quantized cache",
 }
 
+_RESTEPPED = ("cache.partition", "cache.prefix", "cache.program", "spec.greedy", "window.ring")
+_FOLLOWS = (
+    "Rotary speeds follow the length of a row: earlier keys keep the speeds of their time, so a "
+    "text's result depends on the steps in which it was fed.",
+    "docs/families.md",
+)
+
 
 @dataclass(frozen=True)
 class SubjectInfo:
@@ -43,6 +50,8 @@ class SubjectInfo:
         notes: Sentences for reports.
         absent: Capability -> why it is not offered.
         variants: Names that `variant` takes; N stands for a number.
+        steady: The longest text whose result does not depend on its steps; None for any.
+        documented: Relation -> a sentence about a difference there by design, and its source.
     """
 
     name: str
@@ -58,6 +67,8 @@ class SubjectInfo:
     notes: tuple[str, ...] = ()
     absent: Mapping[str, str] = field(default_factory=dict)
     variants: tuple[str, ...] = ()
+    steady: int | None = None
+    documented: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -99,7 +110,16 @@ def describe(
         notes=notes,
         absent=absent,
         variants=_variants(config, layout),
+        steady=_steady(config),
+        documented=dict.fromkeys(_RESTEPPED, _FOLLOWS) if config.follows_length else {},
     )
+
+
+def _steady(config: ModelConfig) -> int | None:
+    ropes = [layer.attention.rope for layer in config.layers]
+    scalings = [rope.scaling for rope in ropes if rope is not None and rope.follows_length]
+    starts = [getattr(scaling, "original_max_positions", 0) for scaling in scalings]
+    return min(starts, default=None)
 
 
 def _absent(config: ModelConfig, layout: str) -> dict[str, str]:
@@ -111,6 +131,8 @@ def _absent(config: ModelConfig, layout: str) -> dict[str, str]:
         absent["capture"] = "points are not driven beside an encoder"
     if config.learned_positions:
         absent["rope"] = "positions are learned, so a shift reads another part of their table"
+    elif config.follows_length:
+        absent["rope"] = "rotary speeds follow the length, so a shift past a length changes them"
     if all(a.groups == 1 for a in attentions):
         absent["gqa"] = "every query head has a key/value head of its own already"
     if any(a.latent is not None for a in attentions):
