@@ -7,10 +7,13 @@ import sys
 BENCHES = (
     "capacity",
     "decode",
+    "fragmentation",
     "gpu",
+    "layouts",
     "memory",
     "prefill",
     "quality",
+    "prefix",
     "reuse",
     "scores",
     "startup",

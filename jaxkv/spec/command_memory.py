@@ -81,6 +81,7 @@ def add(commands: Any) -> None:
     parser.add_argument("--dtype", choices=tuple(memory.ITEMSIZES), default="float32")
     parser.add_argument("--layout", choices=memory.LAYOUTS, default="contiguous")
     add_flags(parser)
+    parser.add_argument("--page-size", type=int, metavar="P", help="of the layout paged")
     parser.add_argument("--memory", metavar="BYTES", help="usable memory, for instance 40GiB")
     parser.add_argument("--workspace", default="0", metavar="BYTES", help="for a step's results")
     parser.add_argument("--reserve", default="0", metavar="BYTES", help="for others")
@@ -113,6 +114,7 @@ def run(options: argparse.Namespace) -> None:
         batch=options.batch,
         length=options.length,
         options=read_flags("memory", options),
+        page_size=options.page_size,
         source_length=options.source_length,
     )
     if "memory" in given:
@@ -129,6 +131,7 @@ def measure(
     batch: int,
     length: int,
     options: Mapping[str, Any] | None = None,
+    page_size: int | None = None,
     source_length: int | None = None,
 ) -> MemoryReport:
     """Return the arithmetic of one model, without the memory that it would have.
@@ -136,8 +139,15 @@ def measure(
     Of a model with an encoder a request holds a text of source_length besides, by default `length`.
 
     Raises:
-        RequestError: source_length is given, and there is no encoder.
+        RequestError: source_length is given, and there is no encoder; a page size below 1, or of a
+            layout without pages.
     """
+    if page_size is not None and layout != "paged":
+        raise RequestError(
+            f"memory: --page-size is {page_size}, but --layout is {layout}. Leave it out, or set "
+            "--layout paged."
+        )
+    size = memory.PAGE_SIZE if page_size is None else page_size
     if source_length is not None and config.encoder is None:
         raise RequestError(
             f"memory: --source-length is {source_length}, but {model!r} has no encoder. Leave it "
@@ -149,10 +159,23 @@ def measure(
 
     def bytes_at(tokens: int, rows: int = batch) -> int:
         own = memory.model_cache_bytes(
-            config, batch=rows, tokens=tokens, itemsize=itemsize, layout=layout, options=options
+            config,
+            batch=rows,
+            tokens=tokens,
+            itemsize=itemsize,
+            layout=layout,
+            options=options,
+            page_size=size,
         )
         return own + memory.source_bytes(config, batch=rows, tokens=source, itemsize=itemsize)
 
+    # A request takes its pages; the trash page is there once, whoever comes.
+    request, table = bytes_at(length, 1), 0
+    if layout == "paged":
+        request -= memory.model_cache_bytes(
+            config, batch=1, tokens=0, itemsize=itemsize, layout=layout, page_size=size
+        )
+        table = memory.page_table_bytes(batch=batch, tokens=length, page_size=size)
     baseline, saved = _against_multi_head(config, length, itemsize)
     payload, total = _ratios(config, length, itemsize, layout, options)
     equal = memory.equal_length(weights, bytes_at, most=_LONGEST)
@@ -164,8 +187,8 @@ def measure(
         length=length,
         parameters=memory.num_parameters(config),
         weights_bytes=weights,
-        request_bytes=bytes_at(length, 1),
-        cache_bytes=bytes_at(length) + memory.bookkeeping_bytes(batch),
+        request_bytes=request,
+        cache_bytes=bytes_at(length) + memory.bookkeeping_bytes(batch) + table,
         equal_length=equal,
         equal_note="" if equal is None else beyond(equal, config.max_positions),
         note=beyond(length, config.max_positions),
