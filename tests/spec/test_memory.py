@@ -278,6 +278,6 @@ def test_unknown_layout_is_refused():
         memory.model_cache_bytes(model(None), batch=1, tokens=1, itemsize=2, layout="ring")
 
     assert str(error.value) == (
-        "model_cache_bytes: layout is 'ring', expected one of contiguous, paged, window, quantized, "
-        "sinks, sinks_absolute."
+        "model_cache_bytes: layout is 'ring', expected one of contiguous, paged, window, "
+        "quantized, sinks, sinks_absolute."
     )
