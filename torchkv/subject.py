@@ -156,8 +156,12 @@ class Subject:
         return states.rollback(state, length)
 
     def gather(self, state: State, rows: Sequence[int] | np.ndarray) -> State:
-        """Return the state of the named rows."""
-        return states.gather(state, np.asarray(rows))
+        """Return the state of the named rows, each of them with its full capacity."""
+        after = states.gather(state, np.asarray(rows))
+        if self.layout == "paged" and len(rows) > len(state.length_B):
+            # The pool was made for fewer rows, whose pages the new ones share only at first.
+            return self.grow(after, state.capacity)
+        return after
 
     def fork(self, state: State) -> State:
         """Return a second state that lives on by itself."""
