@@ -4,7 +4,17 @@ import argparse
 import importlib
 import sys
 
-BENCHES = ("decode", "prefill", "reuse", "writes")
+BENCHES = (
+    "capacity",
+    "decode",
+    "memory",
+    "prefill",
+    "reuse",
+    "scores",
+    "startup",
+    "sweep",
+    "writes",
+)
 
 
 def main(arguments: list[str]) -> int:

@@ -1,5 +1,6 @@
 """One self-contained page of a benchmark's rows: tables, plots, the environment."""
 
+from collections.abc import Mapping
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,13 @@ TEMPLATE = Path(__file__).parent / "page.html.jinja"
 
 
 def write(
-    path: str, rows: list[Row], *, about: str, says: str, environment: dict[str, Any]
+    path: str,
+    rows: list[Row],
+    *,
+    about: str,
+    says: str,
+    environment: dict[str, Any],
+    figures: Mapping[str, str],
 ) -> None:
     """Write the page to a file.
 
@@ -24,11 +31,21 @@ def write(
         about: The title.
         says: What may and may not be read from the numbers; '' for nothing.
         environment: From `environment`.
+        figures: SVG by title.
     """
-    Path(path).write_text(page(rows, about=about, says=says, environment=environment))
+    Path(path).write_text(
+        page(rows, about=about, says=says, environment=environment, figures=figures)
+    )
 
 
-def page(rows: list[Row], *, about: str, says: str, environment: dict[str, Any]) -> str:
+def page(
+    rows: list[Row],
+    *,
+    about: str,
+    says: str,
+    environment: dict[str, Any],
+    figures: Mapping[str, str],
+) -> str:
     """Return the page's text; see `write`."""
     loader = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
     groups = [
@@ -39,6 +56,7 @@ def page(rows: list[Row], *, about: str, says: str, environment: dict[str, Any])
         about=about,
         says=says,
         groups=groups,
+        figures=[(title, Markup(svg)) for title, svg in figures.items()],
         environment=[(name, _plain(value)) for name, value in environment.items()],
     )
 
@@ -51,13 +69,20 @@ def _group(metric: str, unit: str, rows: list[Row]) -> dict[str, Any]:
     return {
         "metric": metric,
         "unit": unit,
-        "plot": Markup(bars(rows, unit=unit)),
+        "shows": {
+            "ratio": any(row.ratio is not None for row in rows),
+            "floor": any(row.floor_share is not None for row in rows),
+            "note": any(row.note for row in rows),
+        },
+        # Counts and exponents are no lengths of bars: their curves are figures of their own.
+        "plot": Markup(bars(rows, unit=unit)) if unit else "",
         "rows": [
             {
                 "case": row.case,
                 "subject": row.subject,
-                "numbers": [_number(x) for x in (row.median, row.low, row.high)]
-                + [_number(row.ratio), _number(row.floor_share)],
+                "numbers": [_number(x) for x in (row.median, row.low, row.high)],
+                "ratio": _number(row.ratio),
+                "floor": _number(row.floor_share),
                 "note": row.note,
                 "best": row.median is not None and row.median == best[row.case],
             }

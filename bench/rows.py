@@ -97,6 +97,7 @@ def report(
     about: str,
     precision: str = "float32",
     says: str = "",
+    figures: Mapping[str, str] | None = None,
 ) -> None:
     """Print the rows as a table, and write them where `--json` and `--html` say.
 
@@ -106,6 +107,7 @@ def report(
         about: The table's title.
         precision: Of weights and cache.
         says: What may and may not be read from the table.
+        figures: SVG by title, for the page.
     """
     rows, found = list(rows), environment(precision=precision)
     console = Console(highlight=False)
@@ -119,27 +121,37 @@ def report(
     if getattr(options, "html", None):
         from bench.page import write
 
-        write(options.html, rows, about=about, says=says, environment=found)
+        write(options.html, rows, about=about, says=says, environment=found, figures=figures or {})
 
 
 def _table(rows: list[Row], about: str) -> Table:
-    table = Table(title=about)
-    words = ("case", "subject", "metric")
+    metrics = {(row.metric, row.unit) for row in rows}
+    one = metrics.pop() if len(metrics) == 1 else None
+    left = ["case", "subject"] if one else ["case", "subject", "metric"]
     shows_floor = any(row.floor_share is not None for row in rows)
+    shows_ratio = any(row.ratio is not None for row in rows)
     shows_note = any(row.note for row in rows)
-    columns = [*words, "median", "low", "high", "ratio"]
-    columns += ["of floor"] * shows_floor + ["note"] * shows_note
-    for column in columns:
-        table.add_column(column, justify="left" if column in (*words, "note") else "right")
+    table = Table(title=f"{about}: {_measured(*one)}" if one else about)
+    right = ["median", "low", "high"] + ["ratio"] * shows_ratio + ["of floor"] * shows_floor
+    for column in left:
+        table.add_column(column)
+    for column in right:
+        table.add_column(column, justify="right")
+    if shows_note:
+        table.add_column("note")
     for row in rows:
-        cells = [row.case, row.subject, f"{row.metric}, {row.unit}"]
-        cells += [_number(x) for x in (row.median, row.low, row.high, row.ratio)]
-        cells += [_number(row.floor_share)] * shows_floor + [row.note] * shows_note
-        table.add_row(*cells)
+        cells = [row.case, row.subject] + [_measured(row.metric, row.unit)] * (one is None)
+        cells += [_number(x) for x in (row.median, row.low, row.high)]
+        cells += [_number(row.ratio)] * shows_ratio + [_number(row.floor_share)] * shows_floor
+        table.add_row(*cells, *[row.note] * shows_note)
     return table
+
+
+def _measured(metric: str, unit: str) -> str:
+    return f"{metric}, {unit}" if unit else metric
 
 
 def _number(value: float | None) -> str:
     if value is None:
         return ""
-    return f"{value:.2f}" if abs(value) < 1e5 else f"{value:.3e}"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.2f}"

@@ -2,7 +2,7 @@
 
 import importlib
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from jaxkv.spec.checkpoint import Checkpoint
 from jaxkv.spec.config import Mlp
@@ -15,6 +15,7 @@ class Runner(Protocol):
     """A program that continues prompts of one length greedily."""
 
     name: str
+    model: Any
 
     def prepare(self, prompts: Rows, budget: int, *, capacity: int | None = None) -> Run:
         """Return the call to time: it gives the new ids of each prompt.
@@ -42,10 +43,23 @@ class TwinRunner:
         options = {"max_new_tokens": budget, "cached": cached}
         if capacity is not None:
             options["consume"] = True
-            options["cache"] = self._caches.init(
-                self.model.config, batch=len(prompts), capacity=capacity, dtype=self.model.dtype
-            )
+            options["cache"] = self.allocate(batch=len(prompts), capacity=capacity)
         return lambda: self._generate(self.model, prompts, **options).new_tokens
+
+    def allocate(self, *, batch: int, capacity: int, layout: str = "contiguous") -> Any:
+        """Return an empty cache whose buffers are there."""
+        cache = self._caches.init(
+            self.model.config,
+            batch=batch,
+            capacity=capacity,
+            dtype=self.model.dtype,
+            layout=layout,
+        )
+        if self.name == "jaxkv":
+            import jax
+
+            jax.block_until_ready(cache)
+        return cache
 
 
 class TransformersRunner:
@@ -99,6 +113,15 @@ class TransformersRunner:
                 ids = out.logits[:, -1:].argmax(-1)
                 new.append(ids)
             return torch.cat(new, 1).tolist()
+
+
+def subjects(checkpoint: Checkpoint) -> list[Runner]:
+    """Return both twins and transformers, the baseline, on a checkpoint's weights."""
+    return [
+        TwinRunner("jaxkv", checkpoint),
+        TwinRunner("torchkv", checkpoint),
+        TransformersRunner(checkpoint),
+    ]
 
 
 def _their_names(checkpoint: Checkpoint):

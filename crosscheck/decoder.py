@@ -8,7 +8,8 @@ feed-forward width, Z experts, V vocabulary. Matrices are (out, in).
 Sources: Vaswani et al. 2017 (attention), Zhang and Sennrich 2019 (RMSNorm), Ainslie et al. 2023
 (GQA), Beltagy et al. 2020 (window), Shazeer 2020 (gated units), Hendrycks and Gimpel 2016 (GELU and
 its approximation), Gemma 2 report 2024, section 2 (soft caps, norms before and after), Henry et al.
-2020 (norms of queries and keys), Jiang et al. 2024, section 2.1 (experts).
+2020 (norms of queries and keys), Jiang et al. 2024, section 2.1 (experts). Routers and attention to
+latents have files of their own.
 """
 
 import math
@@ -18,7 +19,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from crosscheck.decoder_experts import choose
 from crosscheck.decoder_inputs import Weights, check_config, check_counts, check_ids
+from crosscheck.decoder_latent import attend_latent
 from crosscheck.decoder_rope import rotate
 from crosscheck.errors import DecoderError
 
@@ -44,9 +47,9 @@ def decode(
         ids_BT: Token ids, any integer dtype.
         count_B: Real tokens of each row; by default all T.
         taps: Filled with the points of the forward pass, in its order: `embed`, then for each layer
-            i `layers.{i}.attn_norm`, `.q`, `.k`, `.v` [B, T, heads, H] (after bias and rotation),
-            `.attn` (after the output projection), `.mlp_norm`, `.mlp`, `.resid` (after the block),
-            then `norm` and `logits`.
+            i `layers.{i}.attn_norm`, `.q`, `.k`, `.v` [B, T, heads, H] (after bias and rotation;
+            the `.v` of latents is the latents, one head), `.attn` (after the output projection),
+            `.mlp_norm`, `.mlp`, `.resid` (after the block), then `norm` and `logits`.
 
     Raises:
         DecoderError: The config holds what this decoder does not compute; a weight is missing,
@@ -163,6 +166,9 @@ def _attention(
     a: Mapping[str, Any], w: Weights, layer: str, x_TD: NDArray, taps: dict[str, NDArray]
 ) -> NDArray:
     t, width = x_TD.shape
+    if a.get("latent") is not None:
+        o_TE = attend_latent(a, w, layer, x_TD, taps, _linear)
+        return _linear(w, f"{layer}.attn.o", o_TE, width, bias=a["out_bias"])
     n_heads, k_heads, h = a["num_heads"], a["num_kv_heads"], a["head_dim"]
     heads = {"q": n_heads, "k": k_heads, "v": k_heads}
     for part, count in heads.items():
@@ -222,16 +228,15 @@ def _experts(m: Mapping[str, Any], w: Weights, name: str, x_TD: NDArray) -> NDAr
     gate_ZFD = w.take(f"{name}.experts.gate.weight", count, hidden, width)
     down_ZDF = w.take(f"{name}.experts.down.weight", count, width, hidden)
     score_TZ = _linear(w, f"{name}.router", x_TD, count, bias=False)
-    share_TZ = np.exp(score_TZ - score_TZ.max(axis=-1, keepdims=True))
-    share_TZ /= share_TZ.sum(axis=-1, keepdims=True)
+    has_bias = (m.get("routing") or {}).get("choice_bias", False)
+    bias_Z = w.take(f"{name}.router.bias", count) if has_bias else None
     result_TD = np.zeros_like(x_TD)
     for t, x_D in enumerate(x_TD):
-        chosen = sorted(range(count), key=lambda z: (-share_TZ[t, z], z))[: m["top_k"]]
-        total = share_TZ[t, chosen].sum() if m["normalized"] else 1
-        for z in chosen:
+        for z, weight in choose(m, score_TZ[t], bias_Z):
             hidden_F = _hidden(m["expert"], [up_ZFD[z] @ x_D, gate_ZFD[z] @ x_D])
-            result_TD[t] += share_TZ[t, z] / total * (down_ZDF[z] @ hidden_F)
-    return result_TD
+            result_TD[t] += weight * (down_ZDF[z] @ hidden_F)
+    shared = m.get("shared")
+    return result_TD if shared is None else result_TD + _mlp(shared, w, f"{name}.shared", x_TD)
 
 
 def _silu(x: NDArray) -> NDArray:

@@ -36,13 +36,19 @@ _KNOWN = {
     "mlp": {"width", "activation", "gated", "bias"},
     "experts": {"num_experts", "top_k", "normalized", "expert"},
     "norm": {"kind", "eps"},
+    "latent": {"rank", "nope_width", "value_width", "norm_eps"},
+    "routing": {"scoring", "choice_bias", "num_groups", "top_groups", "group_score", "scale"},
 }
 # What a part may leave out: it is then off.
 _OPTIONAL = {
-    "config": {"scaled_embedding", "logit_soft_cap"},
+    # Draft layers are no part of a decoder: how many a checkpoint has changes nothing.
+    "config": {"scaled_embedding", "logit_soft_cap", "draft_layers"},
     "layer": {"parallel", "post_norms"},
-    "attention": {"score_width", "qk_norm"},
+    "attention": {"score_width", "qk_norm", "latent"},
+    "experts": {"routing", "shared"},
+    "latent": {"query_rank", "mscale"},
     "norm": {"plus_one"},
+    "rope": {"interleaved"},
 }
 _SCALINGS = {
     "dynamic": {"factor", "original_max_positions"},
@@ -123,6 +129,8 @@ def check_config(config: Mapping[str, Any]) -> None:
         _check_known(f"{owner}.attention", layer["attention"], "attention")
         if layer["attention"].get("qk_norm") is not None:
             _check_known(f"{owner}.attention.qk_norm", layer["attention"]["qk_norm"], "norm")
+        if layer["attention"].get("latent") is not None:
+            _check_known(f"{owner}.attention.latent", layer["attention"]["latent"], "latent")
         _check_mlp(f"{owner}.mlp", layer["mlp"])
         if layer["attention"]["rope"] is not None:
             _check_rope(f"{owner}.attention.rope", layer["attention"]["rope"])
@@ -131,6 +139,10 @@ def check_config(config: Mapping[str, Any]) -> None:
 def _check_mlp(owner: str, mlp: Mapping[str, Any]) -> None:
     if "num_experts" in mlp:
         _check_known(owner, mlp, "experts")
+        if mlp.get("routing") is not None:
+            _check_known(f"{owner}.routing", mlp["routing"], "routing")
+        if mlp.get("shared") is not None:
+            _check_mlp(f"{owner}.shared", mlp["shared"])
         owner, mlp = f"{owner}.expert", mlp["expert"]
     _check_known(owner, mlp, "mlp")
     if mlp["activation"] not in _ACTIVATIONS:

@@ -20,7 +20,7 @@ def rotate(rope: Mapping[str, Any], x_TNH: NDArray) -> NDArray:
     """Return heads turned by their positions 0 .. T - 1, as one step of T tokens turns them.
 
     Args:
-        rope: Plain data: theta, rotary_dim, and a scaling or None.
+        rope: Plain data: theta, rotary_dim, a scaling or None, whether pairs are neighbors.
         x_TNH: Queries or keys of one row.
     """
     pairs, tokens = rope["rotary_dim"] // 2, len(x_TNH)
@@ -30,9 +30,10 @@ def rotate(rope: Mapping[str, Any], x_TNH: NDArray) -> NDArray:
         speed = _speed(rope, i, pairs, tokens)
         angle_T1 = (np.arange(tokens) * speed).astype(x_TNH.dtype)[:, None]
         cos_T1, sin_T1 = np.cos(angle_T1) * size, np.sin(angle_T1) * size
-        first_TN, second_TN = x_TNH[:, :, i], x_TNH[:, :, i + pairs]
-        result_TNH[:, :, i] = first_TN * cos_T1 - second_TN * sin_T1
-        result_TNH[:, :, i + pairs] = second_TN * cos_T1 + first_TN * sin_T1
+        a, b = (2 * i, 2 * i + 1) if rope.get("interleaved", False) else (i, i + pairs)
+        first_TN, second_TN = x_TNH[:, :, a], x_TNH[:, :, b]
+        result_TNH[:, :, a] = first_TN * cos_T1 - second_TN * sin_T1
+        result_TNH[:, :, b] = second_TN * cos_T1 + first_TN * sin_T1
     return result_TNH
 
 

@@ -17,6 +17,8 @@ from jaxtyping import Array, Float, Int
 from jaxkv import caches, ops
 from jaxkv.caches import Rotate, Rule, Step
 from jaxkv.experts import mix
+from jaxkv.latent import attend_latent
+from jaxkv.linear import linear, norm
 from jaxkv.spec import config as spec
 
 Params = Mapping[str, Any]
@@ -33,6 +35,8 @@ def block(
     rotate: Rotate | None,
     drop: "Dropout",
     tap: Tap,
+    *,
+    absorbed: bool | None = None,
 ) -> tuple[Float[Array, "B T D"], Any]:
     """Return the stream after one block, and the site with the new keys and values.
 
@@ -47,10 +51,13 @@ def block(
         drop: Applied to what attention and feed-forward give.
         tap: Called with the name and value of intermediate results; what it returns goes on in
             their place.
+        absorbed: The form of an attention to latents, see `latent.attend_latent`; static.
     """
     h_BTD = norm(p["attn_norm"], x_BTD, config.norm)
     h_BTD = tap("attn_norm", h_BTD)
-    a_BTD, site = _attention(p["attn"], h_BTD, site, step, layer.attention, rotate, tap)
+    a_BTD, site = _attention(
+        p["attn"], h_BTD, site, step, layer.attention, rotate, tap, absorbed=absorbed
+    )
     a_BTD = tap("attn", a_BTD)
     if layer.post_norms:
         a_BTD = norm(p["attn_post_norm"], a_BTD, config.norm)
@@ -62,19 +69,6 @@ def block(
         m_BTD = norm(p["mlp_post_norm"], m_BTD, config.norm)
     x_BTD = x_BTD + drop(m_BTD)
     return tap("resid", x_BTD), site
-
-
-def norm(p: Params, x_BTD: Float[Array, "*B D"], norm: spec.Norm) -> Float[Array, "*B D"]:
-    """Return the last axis normed as the config says."""
-    if norm.kind == "layer":
-        return ops.layer_norm(x_BTD, p["weight"], p["bias"], eps=norm.eps)
-    return ops.rms_norm(x_BTD, p["weight"], eps=norm.eps, plus_one=norm.plus_one)
-
-
-def linear(p: Params, x_BTD: Float[Array, "B T D"]) -> Float[Array, "B T E"]:
-    """Return x times the matrix, plus the bias if there is one."""
-    y_BTE = jnp.einsum("BTD,DE->BTE", x_BTD, p["weight"])
-    return y_BTE if p.get("bias") is None else y_BTE + p["bias"]
 
 
 def rotation(
@@ -94,7 +88,7 @@ def rotation(
 
     def rotate(x_BTNH: Array, at_BT: Array) -> Array:
         cos_BTR, sin_BTR = own if at_BT is position_BT else table(at_BT)
-        return ops.apply_rope(x_BTNH, cos_BTR, sin_BTR)
+        return ops.apply_rope(x_BTNH, cos_BTR, sin_BTR, interleaved=rope.interleaved)
 
     return rotate
 
@@ -125,8 +119,14 @@ def _attention(
     a: spec.Attention,
     rotate: Rotate | None,
     tap: Tap,
+    *,
+    absorbed: bool | None,
 ) -> tuple[Array, Any]:
     b, t, _ = x_BTD.shape
+    if a.latent is not None:
+        assert rotate is not None  # `Attention` refuses a latent without rotary positions
+        o_BTNH, site = attend_latent(p, x_BTD, site, step, a, rotate, tap, absorbed=absorbed)
+        return linear(p["o"], o_BTNH.reshape(b, t, -1)), site
     n, k, h = a.num_heads, a.num_kv_heads, a.head_dim
     qkv_BTE = linear(p["qkv"], x_BTD)
     q_BTNH = qkv_BTE[..., : n * h].reshape(b, t, n, h)
@@ -144,7 +144,8 @@ def _attention(
 
 def _feed_forward(p: Params, x_BTD: Array, m: spec.Mlp | spec.Experts) -> Array:
     if isinstance(m, spec.Experts):
-        return mix(p, x_BTD, m)
+        y_BTD = mix(p, x_BTD, m)
+        return y_BTD if m.shared is None else y_BTD + _feed_forward(p["shared"], x_BTD, m.shared)
     up_BTF = linear(p["up"], x_BTD)
     act = ops.ACTIVATIONS[m.activation]
     if not m.gated:

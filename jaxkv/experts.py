@@ -2,10 +2,12 @@
 
 Letters: B rows, T tokens, D width, F feed-forward width, Z experts, C chosen a token, A = B*T*C
 assignments of a token to an expert, J jobs of one expert with up to S tokens each.
-Sources: Shazeer et al. 2017 (sparsely gated experts); Jiang et al. 2024, section 2.1 (Mixtral).
+Sources: Shazeer et al. 2017 (sparsely gated experts); Jiang et al. 2024, section 2.1 (Mixtral);
+DeepSeek-V2 (2024), section 2.2.2 (groups); DeepSeek-V3 (2024), section 2.1.2 (sigmoids and bias).
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import jax
@@ -16,23 +18,50 @@ from jaxkv import ops
 from jaxkv.spec import config as spec
 
 Params = Mapping[str, Any]
+_SCORINGS = {"softmax": partial(jax.nn.softmax, axis=-1), "sigmoid": jax.nn.sigmoid}
 
 
 def route(
-    p: Params, x_BTD: Float[Array, "B T D"], *, top_k: int, normalized: bool
+    p: Params,
+    x_BTD: Float[Array, "B T D"],
+    *,
+    top_k: int,
+    normalized: bool,
+    routing: spec.Routing | None = None,
 ) -> tuple[Int[Array, "B T C"], Float[Array, "B T C"]]:
     """Return the chosen experts of each token, and their weights.
 
-    Weights are shares in the softmax over all experts, in at least float32; normalized divides them
-    by the sum over the chosen. Equal scores go to the expert with the lower number. p holds the
-    router's matrix.
+    Weights are shares in the softmax over all experts, or sigmoids, in at least float32; normalized
+    divides them by the sum over the chosen. Equal scores go to the expert with the lower number. p
+    holds the router's matrix, and a bias for the choice where the routing has one.
     """
     up = ops.wide(x_BTD.dtype)
     score_BTZ = jnp.einsum("BTD,DZ->BTZ", x_BTD, p["weight"]).astype(up)
-    weight_BTC, expert_BTC = jax.lax.top_k(jax.nn.softmax(score_BTZ, axis=-1), top_k)
+    if routing is None:
+        weight_BTC, expert_BTC = jax.lax.top_k(jax.nn.softmax(score_BTZ, axis=-1), top_k)
+        scale = 1.0
+    else:
+        share_BTZ = _SCORINGS[routing.scoring](score_BTZ)
+        choice_BTZ = share_BTZ + p["bias"].astype(up) if routing.choice_bias else share_BTZ
+        _, expert_BTC = jax.lax.top_k(_in_best_groups(choice_BTZ, routing), top_k)
+        weight_BTC = jnp.take_along_axis(share_BTZ, expert_BTC, axis=-1)
+        scale = routing.scale
     if normalized:
-        weight_BTC = weight_BTC / jnp.sum(weight_BTC, axis=-1, keepdims=True)
-    return expert_BTC, weight_BTC
+        # Shares sum to something; sigmoids of very low scores may all be 0.
+        weight_BTC = weight_BTC / jnp.maximum(jnp.sum(weight_BTC, axis=-1, keepdims=True), 1e-20)
+    return expert_BTC, weight_BTC * scale
+
+
+def _in_best_groups(choice_BTZ: Array, routing: spec.Routing) -> Array:
+    """Return the scores with those outside the best groups at minus infinity."""
+    if routing.top_groups == routing.num_groups:
+        return choice_BTZ
+    groups = routing.num_groups
+    split = choice_BTZ.reshape(*choice_BTZ.shape[:-1], groups, -1)
+    best, _ = jax.lax.top_k(split, 2 if routing.group_score == "top2" else 1)
+    _, group = jax.lax.top_k(jnp.sum(best, axis=-1), routing.top_groups)
+    is_in = jnp.any(group[..., None] == jnp.arange(groups), axis=-2)
+    return jnp.where(is_in[..., None], split, -jnp.inf).reshape(choice_BTZ.shape)
 
 
 def mix(p: Params, x_BTD: Float[Array, "B T D"], m: spec.Experts) -> Float[Array, "B T D"]:
@@ -42,7 +71,7 @@ def mix(p: Params, x_BTD: Float[Array, "B T D"], m: spec.Experts) -> Float[Array
     expert's once for every S tokens that chose it, computing at most Z*S more than was asked for.
     """
     b, t, d = x_BTD.shape
-    choice = route(p["router"], x_BTD, top_k=m.top_k, normalized=m.normalized)
+    choice = route(p["router"], x_BTD, top_k=m.top_k, normalized=m.normalized, routing=m.routing)
     expert_A, weight_A = (each.reshape(-1) for each in choice)
     token_A = jnp.repeat(jnp.arange(b * t, dtype=jnp.int32), m.top_k)
     size = _job_size(expert_A.shape[0], m.num_experts)

@@ -14,8 +14,9 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from jaxkv import caches, ops
-from jaxkv.block import Dropout, Tap, block, linear, norm, rotation
+from jaxkv.block import Dropout, Tap, block, rotation
 from jaxkv.caches import Cache, Rotate, Step
+from jaxkv.linear import linear, norm
 from jaxkv.spec import config as spec
 from jaxkv.spec.errors import RequestError, ShapeError
 
@@ -51,6 +52,29 @@ class Attention(nnx.Module):
         self.q_norm, self.k_norm = q_norm, k_norm
 
 
+class LatentAttention(nnx.Module):
+    """The products down to the latents and up from them, their norms, the output projection.
+
+    Those up are one matrix a head, (N, H, C), to keys and to values.
+    """
+
+    def __init__(
+        self,
+        q: Linear | None,
+        kv_down: Linear,
+        kv_norm: Norm,
+        k_up: Linear,
+        v_up: Linear,
+        o: Linear,
+        q_down: Linear | None = None,
+        q_norm: Norm | None = None,
+        q_up: Linear | None = None,
+    ):
+        self.q, self.q_down, self.q_norm, self.q_up = q, q_down, q_norm, q_up
+        self.kv_down, self.kv_norm = kv_down, kv_norm
+        self.k_up, self.v_up, self.o = k_up, v_up, o
+
+
 class Mlp(nnx.Module):
     """The feed-forward's matrices; gate and up are packed when there is a gate."""
 
@@ -59,10 +83,13 @@ class Mlp(nnx.Module):
 
 
 class Experts(nnx.Module):
-    """The router's matrix, and those of Z feed-forwards one after the other, gate and up packed."""
+    """The router's matrix, and those of Z feed-forwards one after the other, gate and up packed.
 
-    def __init__(self, router: Linear, up: Linear, down: Linear):
-        self.router, self.up, self.down = router, up, down
+    And a shared feed-forward, where there is one.
+    """
+
+    def __init__(self, router: Linear, up: Linear, down: Linear, shared: Mlp | None = None):
+        self.router, self.up, self.down, self.shared = router, up, down, shared
 
 
 class Layer(nnx.Module):
@@ -71,7 +98,7 @@ class Layer(nnx.Module):
     def __init__(
         self,
         attn_norm: Norm,
-        attn: Attention,
+        attn: Attention | LatentAttention,
         mlp_norm: Norm,
         mlp: Mlp | Experts,
         attn_post_norm: Norm | None = None,
@@ -141,6 +168,7 @@ def forward(
     training: bool = False,
     key: Array | None = None,
     tap: Tap = no_tap,
+    absorbed: bool | None = None,
 ) -> tuple[Float[Array, "B _ V"], Cache | None]:
     """Return logits of T tokens a row and the cache that holds them too.
 
@@ -160,6 +188,8 @@ def forward(
         key: A random key for dropout.
         tap: Called with the name and value of intermediate results, in the order of the
             computation; what it returns goes on in their place.
+        absorbed: The form of attentions to latents: absorbed or expanded, None for the cheaper one
+            of each; static.
 
     Not checked here: that ids lie inside the vocabulary, which depends on data; `generation.plan`
     and `Subject` check it on the host.
@@ -194,7 +224,16 @@ def forward(
     for i, layer in enumerate(config.layers):
         p, rotate = params["layers"][i], rotates.get(layer.attention.rope)
         x_BTD, site = block(
-            p, x_BTD, cache.sites[i], step, layer, config, rotate, drop, _named(tap, i)
+            p,
+            x_BTD,
+            cache.sites[i],
+            step,
+            layer,
+            config,
+            rotate,
+            drop,
+            _named(tap, i),
+            absorbed=absorbed,
         )
         sites.append(site)
     if last_only:

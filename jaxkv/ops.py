@@ -89,16 +89,27 @@ def rope_table(
 
 
 def apply_rope(
-    x_BTNH: Float[Array, "B T N H"], cos_BTR: Float[Array, "B T R"], sin_BTR: Float[Array, "B T R"]
+    x_BTNH: Float[Array, "B T N H"],
+    cos_BTR: Float[Array, "B T R"],
+    sin_BTR: Float[Array, "B T R"],
+    *,
+    interleaved: bool = False,
 ) -> Float[Array, "B T N H"]:
-    """Return x with channel pairs (i, i + R) turned by the table's angles.
+    """Return x with channel pairs (i, i + R), or interleaved (2i, 2i + 1), turned by the table.
 
     Channels from 2R on pass unchanged.
     """
     pairs = cos_BTR.shape[-1]
     cos, sin = cos_BTR[:, :, None, :], sin_BTR[:, :, None, :]
-    first, second = x_BTNH[..., :pairs], x_BTNH[..., pairs : 2 * pairs]
-    turned = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+    if interleaved:
+        first, second = x_BTNH[..., 0 : 2 * pairs : 2], x_BTNH[..., 1 : 2 * pairs : 2]
+    else:
+        first, second = x_BTNH[..., :pairs], x_BTNH[..., pairs : 2 * pairs]
+    parts = [first * cos - second * sin, second * cos + first * sin]
+    if interleaved:
+        turned = jnp.stack(parts, axis=-1).reshape(*first.shape[:-1], 2 * pairs)
+    else:
+        turned = jnp.concatenate(parts, axis=-1)
     return jnp.concatenate([turned.astype(x_BTNH.dtype), x_BTNH[..., 2 * pairs :]], axis=-1)
 
 

@@ -53,6 +53,7 @@ class Subject:
         name: str | None = None,
         notes: tuple[str, ...] = (),
         compiled: bool = True,
+        absorbed: bool | None = None,
     ):
         self.model, self.layout = model, layout
         self.slack, self.page_size = slack, page_size
@@ -62,7 +63,8 @@ class Subject:
         self.name, self.notes, self.compiled = name or f"jaxkv/{layout}", notes, compiled
         self.rollback_room = slack if layout == "window" else None
         self.forwarded_positions = 0
-        self._driver = Driver(model, compiled=compiled)
+        self.absorbed = absorbed
+        self._driver = Driver(model, compiled=compiled, absorbed=absorbed)
         self._variants: dict[str, Subject] = {}
 
     @cached_property
@@ -299,14 +301,17 @@ class Subject:
 
     def _remade(self, model: Decoder | None = None, *, suffix: str, **changes: Any) -> "Subject":
         kept = {**self._on, "notes": self.notes, "compiled": self.compiled}
+        kept["absorbed"] = self.absorbed
         if changes.get("layout", self.layout) != "paged":
             kept["page_size"] = None
         if changes.get("layout", self.layout) != self.layout:
             kept["layout_options"] = None
         made = Subject(model or self.model, name=f"{self.name} {suffix}", **{**kept, **changes})
-        if made.model.config == self.model.config and made.compiled == self.compiled:
+        same_program = (self.compiled, self.absorbed) == (made.compiled, made.absorbed)
+        if made.model.config == self.model.config and same_program:
             # Another layout, other numbers: what this subject has compiled serves there too.
-            made._driver = Driver(made.model, compiled=made.compiled, like=self._driver)
+            how = {"compiled": made.compiled, "absorbed": made.absorbed}
+            made._driver = Driver(made.model, **how, like=self._driver)
         return made
 
 

@@ -3,7 +3,7 @@
 Transposing and packing happen here, and only here.
 
 Letters: D width, N query heads, K key/value heads, H head width, F feed-forward width, Z experts,
-E packed outputs.
+E packed outputs, C channels of a latent.
 """
 
 import math
@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxkv.caches import check_dtype
-from jaxkv.model import Attention, Decoder, Experts, Layer, Linear, Mlp, Norm
+from jaxkv.model import Attention, Decoder, Experts, LatentAttention, Layer, Linear, Mlp, Norm
 from jaxkv.spec import config as spec
 from jaxkv.spec.checkpoint import check_weights
 
@@ -143,7 +143,9 @@ def _layer(
 
 def _attention(
     read: Read, name: str, a: spec.Attention, place: Place, interleaved: bool
-) -> Attention:
+) -> Attention | LatentAttention:
+    if a.latent is not None:
+        return _latent_attention(read, name, a, a.latent, place)
     heads = {f"{name}.q": a.num_heads, f"{name}.k": a.num_kv_heads}
 
     def reordered(full_name: str) -> np.ndarray:
@@ -159,11 +161,42 @@ def _attention(
     return Attention(qkv, o, *norms)
 
 
+def _latent_attention(
+    read: Read, name: str, a: spec.Attention, latent: spec.Latent, place: Place
+) -> LatentAttention:
+    def linear(part: str, *, bias: bool = False) -> Linear:
+        return _linear(read, [f"{name}.{part}"], bias, place)
+
+    def norm(part: str) -> Norm:
+        return Norm(place(read(f"{name}.{part}.weight")))
+
+    def up(part: str) -> Linear:
+        rows = read(f"{name}.{part}.weight")
+        return Linear(place(rows.reshape(a.num_heads, -1, latent.rank)))
+
+    plain = latent.query_rank is None
+    return LatentAttention(
+        linear("q") if plain else None,
+        linear("kv_down", bias=a.qkv_bias),
+        norm("kv_norm"),
+        up("k_up"),
+        up("v_up"),
+        linear("o", bias=a.out_bias),
+        None if plain else linear("q_down", bias=a.qkv_bias),
+        None if plain else norm("q_norm"),
+        None if plain else linear("q_up"),
+    )
+
+
 def _mlp(read: Read, name: str, m: spec.Mlp | spec.Experts, place: Place) -> Mlp | Experts:
     if isinstance(m, spec.Experts):
-        router = _linear(read, [f"{name}.router"], False, place)
+        bias = m.routing is not None and m.routing.choice_bias
+        router = _linear(read, [f"{name}.router"], bias, place)
         up = _stack(read, [f"{name}.experts.gate", f"{name}.experts.up"], place)
-        return Experts(router, up, _stack(read, [f"{name}.experts.down"], place))
+        down = _stack(read, [f"{name}.experts.down"], place)
+        shared = None if m.shared is None else _mlp(read, f"{name}.shared", m.shared, place)
+        assert not isinstance(shared, Experts)  # `spec.Experts.shared` is one feed-forward
+        return Experts(router, up, down, shared)
     inputs = [f"{name}.gate", f"{name}.up"] if m.gated else [f"{name}.up"]
     return Mlp(_linear(read, inputs, m.bias, place), _linear(read, [f"{name}.down"], m.bias, place))
 
@@ -194,21 +227,42 @@ def _norm(read: Read, name: str, norm: spec.Norm, place: Place) -> Norm:
 
 
 def _unpack_layer(name: str, layer: Layer, sizes: spec.Layer, width: int) -> dict[str, np.ndarray]:
-    a, attn = sizes.attention, layer.attn
-    q, kv = a.num_heads * a.head_dim, a.num_kv_heads * a.head_dim
     norms = {
         "attn_norm": layer.attn_norm,
-        "attn.q_norm": attn.q_norm,
-        "attn.k_norm": attn.k_norm,
         "attn_post_norm": layer.attn_post_norm,
         "mlp_norm": layer.mlp_norm,
         "mlp_post_norm": layer.mlp_post_norm,
     }
-    arrays = _unpack([f"{name}.attn.{part}" for part in "qkv"], [q, kv, kv], attn.qkv)
-    arrays |= _unpack([f"{name}.attn.o"], [width], attn.o)
+    arrays = _unpack_attention(f"{name}.attn", layer.attn, sizes.attention)
+    arrays |= _unpack([f"{name}.attn.o"], [width], layer.attn.o)
     arrays |= _unpack_mlp(f"{name}.mlp", layer.mlp, sizes.mlp, width)
     for part, norm in norms.items():
         arrays |= {} if norm is None else _unpack_norm(f"{name}.{part}", norm)
+    return arrays
+
+
+def _unpack_attention(
+    name: str, attn: Attention | LatentAttention, a: spec.Attention
+) -> dict[str, np.ndarray]:
+    if isinstance(attn, LatentAttention):
+        return _unpack_latent(name, attn)
+    q, kv = a.num_heads * a.head_dim, a.num_kv_heads * a.head_dim
+    arrays = _unpack([f"{name}.{part}" for part in "qkv"], [q, kv, kv], attn.qkv)
+    for part, norm in (("q_norm", attn.q_norm), ("k_norm", attn.k_norm)):
+        arrays |= {} if norm is None else _unpack_norm(f"{name}.{part}", norm)
+    return arrays
+
+
+def _unpack_latent(name: str, attn: LatentAttention) -> dict[str, np.ndarray]:
+    arrays = _unpack_norm(f"{name}.kv_norm", attn.kv_norm)
+    if attn.q_norm is not None:
+        arrays |= _unpack_norm(f"{name}.q_norm", attn.q_norm)
+    for part in ("q", "q_down", "q_up", "kv_down"):
+        if (linear := getattr(attn, part)) is not None:
+            arrays |= _unpack([f"{name}.{part}"], [linear.weight.shape[1]], linear)
+    for part, up in (("k_up", attn.k_up), ("v_up", attn.v_up)):
+        weight_NHC = np.asarray(up.weight[...])
+        arrays[f"{name}.{part}.weight"] = weight_NHC.reshape(-1, weight_NHC.shape[-1])
     return arrays
 
 
@@ -218,6 +272,8 @@ def _unpack_mlp(
     arrays: dict[str, np.ndarray] = {}
     if isinstance(mlp, Experts) and isinstance(sizes, spec.Experts):
         arrays = _unpack([f"{name}.router"], [sizes.num_experts], mlp.router)
+        if mlp.shared is not None and sizes.shared is not None:
+            arrays |= _unpack_mlp(f"{name}.shared", mlp.shared, sizes.shared, width)
         name, sizes = f"{name}.experts", sizes.expert
     assert isinstance(sizes, spec.Mlp)  # experts are unwrapped above
     parts = [f"{name}.gate", f"{name}.up"] if sizes.gated else [f"{name}.up"]

@@ -2,7 +2,7 @@
 
 The parameters are the nested dict of `model.Layer`, the config's `Layer` says what they mean.
 Letters: B rows, T new tokens, D width, N query heads, K key/value heads, H head width, F
-feed-forward width, E packed outputs.
+feed-forward width.
 """
 
 import math
@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor as Array
 
@@ -19,6 +18,8 @@ from jaxkv.spec import config as spec
 from torchkv import caches, ops
 from torchkv.caches import Rotate, Rule, Step
 from torchkv.experts import mix
+from torchkv.latent import attend_latent
+from torchkv.linear import linear, norm
 
 Params = Mapping[str, Any]
 Tap = Callable[[str, Array], Array]
@@ -34,6 +35,8 @@ def block(
     rotate: Rotate | None,
     drop: "Dropout",
     tap: Tap,
+    *,
+    absorbed: bool | None = None,
 ) -> tuple[Float[Array, "B T D"], Any]:
     """Return the stream after one block, and the site with the new keys and values.
 
@@ -48,10 +51,13 @@ def block(
         drop: Applied to what attention and feed-forward give.
         tap: Called with the name and value of intermediate results; what it returns goes on in
             their place.
+        absorbed: The form of an attention to latents, see `latent.attend_latent`.
     """
     h_BTD = norm(p["attn_norm"], x_BTD, config.norm)
     h_BTD = tap("attn_norm", h_BTD)
-    a_BTD, site = _attention(p["attn"], h_BTD, site, step, layer.attention, rotate, tap)
+    a_BTD, site = _attention(
+        p["attn"], h_BTD, site, step, layer.attention, rotate, tap, absorbed=absorbed
+    )
     a_BTD = tap("attn", a_BTD)
     if layer.post_norms:
         a_BTD = norm(p["attn_post_norm"], a_BTD, config.norm)
@@ -63,18 +69,6 @@ def block(
         m_BTD = norm(p["mlp_post_norm"], m_BTD, config.norm)
     x_BTD = attended_BTD + drop(m_BTD)
     return tap("resid", x_BTD), site
-
-
-def norm(p: Params, x_BTD: Float[Array, "*B D"], norm: spec.Norm) -> Float[Array, "*B D"]:
-    """Return the last axis normed as the config says."""
-    if norm.kind == "layer":
-        return ops.layer_norm(x_BTD, p["weight"], p["bias"], eps=norm.eps)
-    return ops.rms_norm(x_BTD, p["weight"], eps=norm.eps, plus_one=norm.plus_one)
-
-
-def linear(p: Params, x_BTD: Float[Array, "B T D"]) -> Float[Array, "B T E"]:
-    """Return x times the matrix, plus the bias if there is one."""
-    return F.linear(x_BTD, p["weight"], p.get("bias"))
 
 
 def rotation(
@@ -94,7 +88,7 @@ def rotation(
 
     def rotate(x_BTNH: Array, at_BT: Array) -> Array:
         cos_BTR, sin_BTR = own if at_BT is position_BT else table(at_BT)
-        return ops.apply_rope(x_BTNH, cos_BTR, sin_BTR)
+        return ops.apply_rope(x_BTNH, cos_BTR, sin_BTR, interleaved=rope.interleaved)
 
     return rotate
 
@@ -121,7 +115,13 @@ def _attention(
     a: spec.Attention,
     rotate: Rotate | None,
     tap: Tap,
+    *,
+    absorbed: bool | None,
 ) -> tuple[Array, Any]:
+    if a.latent is not None:
+        assert rotate is not None  # `Attention` refuses a latent without rotary positions
+        o_BTNH, site = attend_latent(p, x_BTD, site, step, a, rotate, tap, absorbed=absorbed)
+        return linear(p["o"], o_BTNH.flatten(2)), site
     q_BTNH, k_BTKH, v_BTKH = (
         linear(p["qkv"], x_BTD)
         .unflatten(2, (-1, a.head_dim))
@@ -139,7 +139,8 @@ def _attention(
 
 def _feed_forward(p: Params, x_BTD: Array, m: spec.Mlp | spec.Experts) -> Array:
     if isinstance(m, spec.Experts):
-        return mix(p, x_BTD, m)
+        routed_BTD = mix(p, x_BTD, m)
+        return routed_BTD + _feed_forward(p["shared"], x_BTD, m.shared) if m.shared else routed_BTD
     act, up_BTF = ops.ACTIVATIONS[m.activation], linear(p["up"], x_BTD)
     if not m.gated:
         return linear(p["down"], act(up_BTF))

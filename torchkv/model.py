@@ -8,6 +8,7 @@ heads, H head width, F feed-forward width, V vocabulary.
 
 import math
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,8 +20,9 @@ from torch import nn
 from jaxkv.spec import config as spec
 from jaxkv.spec.errors import RequestError, ShapeError
 from torchkv import caches, ops
-from torchkv.block import Dropout, Tap, block, linear, norm, rotation
+from torchkv.block import Dropout, Tap, block, rotation
 from torchkv.caches import Cache, Rotate, Step
+from torchkv.linear import linear, norm
 
 Params = Mapping[str, Any]
 
@@ -54,6 +56,30 @@ class Attention(nn.Module):
         self.q_norm, self.k_norm = q_norm, k_norm
 
 
+class LatentAttention(nn.Module):
+    """The products down to the latents and up from them, their norms, the output projection.
+
+    Those up are one matrix a head, (N, H, C), to keys and to values.
+    """
+
+    def __init__(
+        self,
+        q: Linear | None,
+        kv_down: Linear,
+        kv_norm: Norm,
+        k_up: Linear,
+        v_up: Linear,
+        o: Linear,
+        q_down: Linear | None = None,
+        q_norm: Norm | None = None,
+        q_up: Linear | None = None,
+    ):
+        super().__init__()
+        self.q, self.q_down, self.q_norm, self.q_up = q, q_down, q_norm, q_up
+        self.kv_down, self.kv_norm = kv_down, kv_norm
+        self.k_up, self.v_up, self.o = k_up, v_up, o
+
+
 class Mlp(nn.Module):
     """The feed-forward's matrices; gate and up are packed when there is a gate."""
 
@@ -63,11 +89,14 @@ class Mlp(nn.Module):
 
 
 class Experts(nn.Module):
-    """The router's matrix, and those of Z feed-forwards one after the other, gate and up packed."""
+    """The router's matrix, and those of Z feed-forwards one after the other, gate and up packed.
 
-    def __init__(self, router: Linear, up: Linear, down: Linear):
+    And a shared feed-forward, where there is one.
+    """
+
+    def __init__(self, router: Linear, up: Linear, down: Linear, shared: Mlp | None = None):
         super().__init__()
-        self.router, self.up, self.down = router, up, down
+        self.router, self.up, self.down, self.shared = router, up, down, shared
 
 
 class Layer(nn.Module):
@@ -76,7 +105,7 @@ class Layer(nn.Module):
     def __init__(
         self,
         attn_norm: Norm,
-        attn: Attention,
+        attn: Attention | LatentAttention,
         mlp_norm: Norm,
         mlp: Mlp | Experts,
         attn_post_norm: Norm | None = None,
@@ -150,6 +179,7 @@ def forward(
     training: bool = False,
     key: torch.Generator | None = None,
     tap: Tap = no_tap,
+    absorbed: bool | None = None,
 ) -> tuple[Float[Array, "B _ V"], Cache | None]:
     """Return logits of T tokens a row and the cache that holds them too.
 
@@ -169,6 +199,8 @@ def forward(
         key: A random generator for dropout, on the model's device.
         tap: Called with the name and value of intermediate results, in the order of the
             computation; what it returns goes on in their place.
+        absorbed: The form of attentions to latents: absorbed or expanded, None for the cheaper one
+            of each.
 
     Returns:
         Logits; those beyond a row's count mean nothing, and those of a row without a cache that is
@@ -180,6 +212,16 @@ def forward(
     """
     _check_forward(ids_BT, cache, config, training, key)
     drop = Dropout(config.dropout_rate if training else 0.0, key)
+    decode = partial(
+        _decode,
+        params,
+        ids_BT,
+        config=config,
+        last_only=last_only,
+        drop=drop,
+        tap=tap,
+        absorbed=absorbed,
+    )
     if cache is None:
         with torch.device(ids_BT.device):
             none = caches.init(
@@ -190,7 +232,7 @@ def forward(
                 layout="uncached",
             )
         none, step = caches.begin(none, count_B, T=ids_BT.shape[1], fresh=True)
-        logits_BTV, _ = _decode(params, ids_BT, none.sites, step, config, last_only, drop, tap)
+        logits_BTV, _ = decode(none.sites, step)
         # A refused row leaves no mark without a cache: its logits must not look like an answer.
         return logits_BTV.masked_fill((step.excess_B > 0)[:, None, None], torch.nan), None
     with torch.no_grad():
@@ -202,7 +244,7 @@ def forward(
             rectangular=rectangular,
             clean=clean,
         )
-        logits_BTV, sites = _decode(params, ids_BT, cache.sites, step, config, last_only, drop, tap)
+        logits_BTV, sites = decode(cache.sites, step)
         return logits_BTV, caches.commit(cache, step, sites)
 
 
@@ -223,10 +265,12 @@ def _decode(
     ids_BT: Array,
     before: tuple[Any, ...],
     step: Step,
+    *,
     config: spec.ModelConfig,
     last_only: bool,
     drop: Dropout,
     tap: Tap,
+    absorbed: bool | None,
 ) -> tuple[Array, tuple[Any, ...]]:
     x_BTD = tap("embed", _embed(params, ids_BT, step, config))
     rotates = _rotations(step, config, x_BTD.dtype)
@@ -234,7 +278,9 @@ def _decode(
     for i, (p, layer) in enumerate(zip(params["layers"], config.layers, strict=True)):
         named = tap if tap is no_tap else _named(tap, i)
         rotate = rotates.get(layer.attention.rope)
-        x_BTD, site = block(p, x_BTD, before[i], step, layer, config, rotate, drop, named)
+        x_BTD, site = block(
+            p, x_BTD, before[i], step, layer, config, rotate, drop, named, absorbed=absorbed
+        )
         sites.append(site)
     if last_only:
         x_BTD = _last(x_BTD, step)

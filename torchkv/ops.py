@@ -93,9 +93,13 @@ def rope_table(
 
 
 def apply_rope(
-    x_BTNH: Float[Array, "B T N H"], cos_BTR: Float[Array, "B T R"], sin_BTR: Float[Array, "B T R"]
+    x_BTNH: Float[Array, "B T N H"],
+    cos_BTR: Float[Array, "B T R"],
+    sin_BTR: Float[Array, "B T R"],
+    *,
+    interleaved: bool = False,
 ) -> Float[Array, "B T N H"]:
-    """Return x with channel pairs (i, i + R) turned by the table's angles.
+    """Return x with channel pairs (i, i + R), or interleaved (2i, 2i + 1), turned by the table.
 
     Channels from 2R on pass unchanged.
 
@@ -103,6 +107,10 @@ def apply_rope(
     """
     pairs, width = cos_BTR.shape[-1], x_BTNH.shape[-1]
     turn_BT1R = torch.complex(cos_BTR, sin_BTR).unsqueeze(2)
+    if interleaved:
+        turning, rest = x_BTNH.to(cos_BTR.dtype).split((2 * pairs, width - 2 * pairs), -1)
+        turned = torch.view_as_complex(turning.unflatten(-1, (pairs, 2)).contiguous()) * turn_BT1R
+        return torch.cat((torch.view_as_real(turned).flatten(-2), rest), -1).to(x_BTNH.dtype)
     real, imaginary, rest = x_BTNH.to(cos_BTR.dtype).split((pairs, pairs, width - 2 * pairs), -1)
     turned = torch.complex(real, imaginary) * turn_BT1R
     parts = (turned.real, turned.imag, rest) if rest.shape[-1] else (turned.real, turned.imag)

@@ -3,7 +3,7 @@
 Reordering and packing happen here, and only here.
 
 Letters: D width, N query heads, K key/value heads, H head width, F feed-forward width, Z experts,
-E packed outputs.
+E packed outputs, C channels of a latent.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ from torch import Tensor as Array
 from jaxkv.spec import config as spec
 from jaxkv.spec.checkpoint import check_weights
 from torchkv.caches import check_dtype
-from torchkv.model import Attention, Decoder, Experts, Layer, Linear, Mlp, Norm
+from torchkv.model import Attention, Decoder, Experts, LatentAttention, Layer, Linear, Mlp, Norm
 
 Read = Callable[..., Array]
 
@@ -133,7 +133,9 @@ def _layer(read: Read, name: str, layer: spec.Layer, config: spec.ModelConfig) -
     return Layer(attn_norm, attn, mlp_norm, _mlp(read, f"{name}.mlp", layer.mlp), *post)
 
 
-def _attention(read: Read, name: str, a: spec.Attention) -> Attention:
+def _attention(read: Read, name: str, a: spec.Attention) -> Attention | LatentAttention:
+    if a.latent is not None:
+        return _latent_attention(read, name, a)
     qkv = _linear(read, [f"{name}.q", f"{name}.k", f"{name}.v"], a.qkv_bias)
     norms = [f"{name}.q_norm", f"{name}.k_norm"] if a.qk_norm else []
     return Attention(
@@ -143,14 +145,39 @@ def _attention(read: Read, name: str, a: spec.Attention) -> Attention:
     )
 
 
+def _latent_attention(read: Read, name: str, a: spec.Attention) -> LatentAttention:
+    def gain(part: str) -> Norm:
+        return Norm(read(f"{name}.{part}.weight"))
+
+    k_up, v_up = (
+        Linear(read(f"{name}.{part}.weight").unflatten(0, (a.num_heads, -1)))
+        for part in ("k_up", "v_up")
+    )
+    kv_down = _linear(read, [f"{name}.kv_down"], a.qkv_bias)
+    o = _linear(read, [f"{name}.o"], a.out_bias)
+    if a.latent is None or a.latent.query_rank is None:
+        q = _linear(read, [f"{name}.q"], False)
+        return LatentAttention(q, kv_down, gain("kv_norm"), k_up, v_up, o)
+    q_down = _linear(read, [f"{name}.q_down"], a.qkv_bias)
+    queries = q_down, gain("q_norm"), _linear(read, [f"{name}.q_up"], False)
+    return LatentAttention(None, kv_down, gain("kv_norm"), k_up, v_up, o, *queries)
+
+
 def _mlp(read: Read, name: str, m: spec.Mlp | spec.Experts) -> Mlp | Experts:
     if isinstance(m, spec.Experts):
-        router = _linear(read, [f"{name}.router"], False)
+        router = _linear(read, [f"{name}.router"], bool(m.routing and m.routing.choice_bias))
         up = _linear(read, [f"{name}.experts.gate", f"{name}.experts.up"], False)
-        return Experts(router, up, _linear(read, [f"{name}.experts.down"], False))
+        down = _linear(read, [f"{name}.experts.down"], False)
+        return Experts(router, up, down, _shared(read, f"{name}.shared", m))
     inputs = ["gate", "up"] if m.gated else ["up"]
     up = _linear(read, [f"{name}.{each}" for each in inputs], m.bias)
     return Mlp(up, _linear(read, [f"{name}.down"], m.bias))
+
+
+def _shared(read: Read, name: str, m: spec.Experts) -> Mlp | None:
+    shared = None if m.shared is None else _mlp(read, name, m.shared)
+    assert not isinstance(shared, Experts)  # `spec.Experts.shared` is one feed-forward
+    return shared
 
 
 def _norm(read: Read, name: str, norm: spec.Norm) -> Norm:
@@ -161,14 +188,11 @@ def _norm(read: Read, name: str, norm: spec.Norm) -> Norm:
 def _unpack_layer(
     name: str, layer: Layer, sizes: spec.Layer, width: int
 ) -> dict[str, Array | None]:
-    a, m, attn, mlp = sizes.attention, sizes.mlp, layer.attn, layer.mlp
-    q, kv = a.num_heads * a.head_dim, a.num_kv_heads * a.head_dim
+    m, mlp = sizes.mlp, layer.mlp
     packed: list[tuple[dict[str, int], Linear | Norm | None]] = [
         ({"attn_norm": width}, layer.attn_norm),
-        ({"attn.q": q, "attn.k": kv, "attn.v": kv}, attn.qkv),
-        ({"attn.q_norm": a.head_dim}, attn.q_norm),
-        ({"attn.k_norm": a.head_dim}, attn.k_norm),
-        ({"attn.o": width}, attn.o),
+        *_parts_of(layer.attn, sizes.attention),
+        ({"attn.o": width}, layer.attn.o),
         ({"attn_post_norm": width}, layer.attn_post_norm),
         ({"mlp_norm": width}, layer.mlp_norm),
         ({"mlp_post_norm": width}, layer.mlp_post_norm),
@@ -177,6 +201,9 @@ def _unpack_layer(
     if isinstance(m, spec.Experts):
         assert isinstance(mlp, Experts)  # `from_arrays` made both from one config
         packed.append(({"mlp.router": m.num_experts}, mlp.router))
+        if m.shared is not None and mlp.shared is not None:
+            both = {"mlp.shared.gate": m.shared.width, "mlp.shared.up": m.shared.width}
+            packed += [(both, mlp.shared.up), ({"mlp.shared.down": width}, mlp.shared.down)]
         inside, m = "mlp.experts", m.expert
     gate = {f"{inside}.gate": m.width} if m.gated else {}
     packed += [(gate | {f"{inside}.up": m.width}, mlp.up), ({f"{inside}.down": width}, mlp.down)]
@@ -184,7 +211,24 @@ def _unpack_layer(
     for widths, each in packed:
         if each is not None:
             arrays |= _unpack({f"{name}.{part}": size for part, size in widths.items()}, each)
+    for part in ("k_up", "v_up") if isinstance(layer.attn, LatentAttention) else ():
+        arrays[f"{name}.attn.{part}.weight"] = getattr(layer.attn, part).weight.flatten(0, 1)
     return arrays
+
+
+def _parts_of(
+    attn: Attention | LatentAttention, a: spec.Attention
+) -> list[tuple[dict[str, int], Linear | Norm | None]]:
+    if isinstance(attn, Attention):
+        q, kv = a.num_heads * a.head_dim, a.num_kv_heads * a.head_dim
+        return [
+            ({"attn.q": q, "attn.k": kv, "attn.v": kv}, attn.qkv),
+            ({"attn.q_norm": a.head_dim}, attn.q_norm),
+            ({"attn.k_norm": a.head_dim}, attn.k_norm),
+        ]
+    names = ("q", "q_down", "q_norm", "q_up", "kv_down", "kv_norm")
+    parts = [(part, getattr(attn, part)) for part in names]
+    return [({f"attn.{part}": len(x.weight)}, x) for part, x in parts if x is not None]
 
 
 def _unpack(widths: dict[str, int], packed: Linear | Norm) -> dict[str, Array | None]:

@@ -2,7 +2,8 @@
 
 Token number p of a row stands in slot p mod P of the page in column p // P of the row's table line.
 The bookkeeping stands in `pages`; here is what a layer does with it. Keys are kept as (A*K, H, P),
-values as (A*K, P, H): a line is one page and head.
+values as (A*K, P, H): a line is one page and head. An attention to latents has no values of its
+own: they are the first `rank` channels of the keys.
 
 Letters: B rows, T new tokens, N query heads, K key/value heads, H head width, P page size, A pages
 of the pool, Y = A*K lines, C columns of the table, J pages of a tile, S = J*P slots of a tile, X =
@@ -32,8 +33,9 @@ class PagedSite:
     """One attention's pool; slots without a token and the trash page, number 0, are never read."""
 
     k_YHP: Float[Array, "Y H P"]
-    v_YPH: Float[Array, "Y P H"]
+    v_YPH: Float[Array, "Y P H"] | None
     num_kv_heads: int = static()
+    rank: int | None = static()
 
 
 def init_site(
@@ -47,13 +49,15 @@ def init_site(
 ) -> PagedSite:
     """Return an empty pool for the pages of `shared`; every length can be rolled back to.
 
-    Cost: allocates 2 * pages * K * page_size * H elements, the trash page among them.
+    Cost: allocates 2 * pages * K * page_size * H elements, the trash page among them; half of them
+    for a latent's keys alone.
     """
     kv_heads, width, size = attention.num_kv_heads, attention.head_dim, shared.page_size
     lines = shared.count_A.shape[0] * kv_heads
-    return PagedSite(
-        jnp.zeros((lines, width, size), dtype), jnp.zeros((lines, size, width), dtype), kv_heads
-    )
+    keys = jnp.zeros((lines, width, size), dtype)
+    if attention.latent is not None:
+        return PagedSite(keys, None, kv_heads, attention.latent.rank)
+    return PagedSite(keys, jnp.zeros((lines, size, width), dtype), kv_heads, None)
 
 
 def check(
@@ -66,10 +70,10 @@ def check(
     """Refuse what this site was not made for.
 
     Raises:
-        Unsupported: Keys or values are missing.
+        Unsupported: Keys or values are missing, or there are values beside latents.
         ShapeError: K, H or dtype differ.
     """
-    new_k_BTKH, _ = slots.both(k_BTKH, v_BTKH)
+    new_k_BTKH, _ = slots.both(k_BTKH, v_BTKH, rank=site.rank)
     given, have = new_k_BTKH.shape[2], site.num_kv_heads
     if given != have:
         raise ShapeError(
@@ -82,15 +86,15 @@ def check(
 def attend(
     site: PagedSite,
     step: Step,
-    q_BTNH: Float[Array, "B T N H"],
+    q_BTNH: Float[Array, "B T N _"],
     k_BTKH: Float[Array, "B T K H"],
-    v_BTKH: Float[Array, "B T K H"],
+    v_BTKH: Float[Array, "B T K H"] | None,
     *,
     rule: ops.Rule,
     rotate: Rotate | None = None,
     bias: Bias | None = None,
     expand: Expand | None = None,
-) -> tuple[Float[Array, "B T N H"], PagedSite]:
+) -> tuple[Float[Array, "B T N _"], PagedSite]:
     """Return the attention output of T new tokens, and the pool with their keys and values written.
 
     Shared pages that the step writes to are copied first, as `begin` planned. Then tile after tile
@@ -102,11 +106,12 @@ def attend(
         step: From `begin`; its `shared` is a `PagePlan`.
         q_BTNH: Queries, not rotated.
         k_BTKH: Keys, not rotated. Same dtype as the site.
-        v_BTKH: Values.
+        v_BTKH: Values; None where they are the first channels of the keys.
         rule: Scale, soft cap, window; static.
         rotate: Applied to queries and keys with their positions; None for learned positions.
         bias: Addend of the scores from query and key positions.
-        expand: For latent attention; not offered here yet.
+        expand: From latents, with their rotary keys turned, to the keys and values of all heads,
+            tile by tile; None to attend to the latents themselves.
 
     Raises:
         ShapeError: K, H or dtype differ from the site (at trace time under jit); see
@@ -124,6 +129,7 @@ def attend(
         site = _copy_pages(site, plan)
     site = _write(site, step, plan.pages, k_BTKH, v_BTKH)
     if step.fresh:
+        k_BTKH, v_BTKH = slots.new_values(k_BTKH, v_BTKH, expand, rank=site.rank)
         out = slots.attend_fresh(
             q_BTNH,
             k_BTKH,
@@ -134,7 +140,7 @@ def attend(
             bias=bias,
         )
         return out, site
-    return _attend_tiles(site, step, plan.pages, q_BTNH, rule, bias), site
+    return _attend_tiles(site, step, plan.pages, q_BTNH, rule, bias, expand), site
 
 
 def fault(site: PagedSite, cache: Cache) -> str | None:
@@ -149,6 +155,8 @@ def fault(site: PagedSite, cache: Cache) -> str | None:
             f"has {lines} lines of {size}, the table is for {pages.count_A.shape[0]} pages of "
             f"{pages.page_size} and {site.num_kv_heads} heads"
         )
+    if values is None:
+        return None if site.rank is not None else "has no values beside its keys"
     if values.shape != (lines, size, width) or values.dtype != keys.dtype:
         return f"has values {values.dtype}{values.shape} beside keys {keys.dtype}{keys.shape}"
     return None
@@ -156,7 +164,7 @@ def fault(site: PagedSite, cache: Cache) -> str | None:
 
 def read(
     site: PagedSite, shared: Pages, length_B: Int[Array, " B"], peak_B: Int[Array, " B"]
-) -> tuple[Float[Array, "B S K H"], Float[Array, "B S K H"], Int[Array, "B S"], Bool[Array, "B S"]]:
+) -> tuple[Float[Array, "B S K H"], Float[Array, "B S K _"], Int[Array, "B S"], Bool[Array, "B S"]]:
     """Return keys, values, the position of each slot, and which slots hold a token.
 
     In the order of the text, all columns of the table: a probe for tests and crosscheck.
@@ -195,8 +203,11 @@ def scrub_site(
 ) -> PagedSite:
     """Return the site with values of 0 in every slot of the pool that holds no token."""
     filled_YP = jnp.repeat(filled_slots(shared, length_B), site.num_kv_heads, axis=0)
+    if site.v_YPH is None:
+        keys = jnp.where(filled_YP[:, None, :], site.k_YHP, 0)
+        return PagedSite(keys, None, site.num_kv_heads, site.rank)
     values = jnp.where(filled_YP[:, :, None], site.v_YPH, 0)
-    return PagedSite(site.k_YHP, values, site.num_kv_heads)
+    return PagedSite(site.k_YHP, values, site.num_kv_heads, None)
 
 
 @jax.jit
@@ -205,10 +216,12 @@ def poison_site(
 ) -> PagedSite:
     """Return the site with NaN in every slot of the pool that holds no token, trash page too."""
     filled_YP = jnp.repeat(filled_slots(shared, length_B), site.num_kv_heads, axis=0)
+    values = site.v_YPH
     return PagedSite(
         jnp.where(filled_YP[:, None, :], site.k_YHP, jnp.nan),
-        jnp.where(filled_YP[:, :, None], site.v_YPH, jnp.nan),
+        None if values is None else jnp.where(filled_YP[:, :, None], values, jnp.nan),
         site.num_kv_heads,
+        site.rank,
     )
 
 
@@ -218,21 +231,21 @@ def _copy_pages(site: PagedSite, plan: PagePlan) -> PagedSite:
     kv_heads, rows = site.num_kv_heads, plan.source_B.shape[0]
     trips = jnp.max(jnp.where(plan.target_B > 0, jnp.arange(1, rows + 1, dtype=jnp.int32), 0))
 
-    def copy(row: Array, buffers: tuple[Array, Array]) -> tuple[Array, Array]:
+    def copy(row: Array, site: PagedSite) -> PagedSite:
         source, target = plan.source_B[row] * kv_heads, plan.target_B[row] * kv_heads
-        k, v = (
-            jax.lax.dynamic_update_slice_in_dim(
+        return jax.tree.map(
+            lambda x: jax.lax.dynamic_update_slice_in_dim(
                 x, jax.lax.dynamic_slice_in_dim(x, source, kv_heads), target, axis=0
-            )
-            for x in buffers
+            ),
+            site,
         )
-        return k, v
 
-    k_YHP, v_YPH = jax.lax.fori_loop(jnp.int32(0), trips, copy, (site.k_YHP, site.v_YPH))
-    return PagedSite(k_YHP, v_YPH, kv_heads)
+    return jax.lax.fori_loop(jnp.int32(0), trips, copy, site)
 
 
-def _write(site: PagedSite, step: Step, pages: Pages, k_BTKH: Array, v_BTKH: Array) -> PagedSite:
+def _write(
+    site: PagedSite, step: Step, pages: Pages, k_BTKH: Array, v_BTKH: Array | None
+) -> PagedSite:
     size, columns = pages.page_size, pages.table_BC.shape[1]
     lines, kv_heads = site.k_YHP.shape[0], site.num_kv_heads
     column_BT = jnp.minimum(step.position_BT // size, columns - 1)
@@ -241,31 +254,39 @@ def _write(site: PagedSite, step: Step, pages: Pages, k_BTKH: Array, v_BTKH: Arr
     line_BTK = page_BT[:, :, None] * kv_heads + head_K
     line_BTK = jnp.where(step.valid_BT[:, :, None], line_BTK, lines)
     slot_BT1 = (step.position_BT % size)[:, :, None]
-    k_BTKH, v_BTKH = k_BTKH.astype(site.k_YHP.dtype), v_BTKH.astype(site.v_YPH.dtype)
-    return PagedSite(
-        site.k_YHP.at[line_BTK, :, slot_BT1].set(k_BTKH, mode="drop"),
-        site.v_YPH.at[line_BTK, slot_BT1].set(v_BTKH, mode="drop"),
-        kv_heads,
-    )
+    dtype, values = site.k_YHP.dtype, site.v_YPH
+    if values is not None and v_BTKH is not None:
+        values = values.at[line_BTK, slot_BT1].set(v_BTKH.astype(dtype), mode="drop")
+    keys = site.k_YHP.at[line_BTK, :, slot_BT1].set(k_BTKH.astype(dtype), mode="drop")
+    return PagedSite(keys, values, kv_heads, site.rank)
 
 
 def _tile(site: PagedSite, page_BJ: Array) -> tuple[Array, Array]:
     (rows, count), kv_heads = page_BJ.shape, site.num_kv_heads
     _, width, size = site.k_YHP.shape
     line_BKJ = page_BJ[:, None, :] * kv_heads + jnp.arange(kv_heads, dtype=jnp.int32)[:, None]
-    k_BKJHP, v_BKJPH = (
-        x.at[line_BKJ].get(mode="promise_in_bounds") for x in (site.k_YHP, site.v_YPH)
-    )
     lines = rows * kv_heads
+    k_BKJHP = site.k_YHP.at[line_BKJ].get(mode="promise_in_bounds")
     k_XHJP = k_BKJHP.reshape(lines, count, width, size).swapaxes(1, 2)
-    return k_XHJP.reshape(lines, width, count * size), v_BKJPH.reshape(lines, count * size, width)
+    k_XHS, v_XSH = k_XHJP.reshape(lines, width, count * size), None
+    if site.v_YPH is not None:
+        v_BKJPH = site.v_YPH.at[line_BKJ].get(mode="promise_in_bounds")
+        v_XSH = v_BKJPH.reshape(lines, count * size, width)
+    return k_XHS, slots.values_of(k_XHS, v_XSH, rank=site.rank)
 
 
 def _attend_tiles(
-    site: PagedSite, step: Step, pages: Pages, q_BTNH: Array, rule: ops.Rule, bias: Bias | None
+    site: PagedSite,
+    step: Step,
+    pages: Pages,
+    q_BTNH: Array,
+    rule: ops.Rule,
+    bias: Bias | None,
+    expand: Expand | None,
 ) -> Array:
-    rows, tokens, heads, width = q_BTNH.shape
-    size, columns, kv_heads = pages.page_size, pages.table_BC.shape[1], site.num_kv_heads
+    rows, tokens, heads, _ = q_BTNH.shape
+    size, columns = pages.page_size, pages.table_BC.shape[1]
+    kv_heads, width = _read_form(site, expand)
     each = min(max(1, TILE // size), columns)
     tiles = -(-columns // each)
     table_BC = jnp.pad(pages.table_BC, ((0, 0), (0, tiles * each - columns)))
@@ -277,6 +298,8 @@ def _attend_tiles(
         out_XMH, peak_XM, total_XM = state
         page_BJ = jax.lax.dynamic_slice_in_dim(table_BC, tile * each, each, axis=1)
         k_XHS, v_XSH = _tile(site, page_BJ)
+        if expand is not None:
+            k_XHS, v_XSH = slots.expanded(k_XHS, expand, rows=rows)
         key_S = tile * (each * size) + jnp.arange(each * size, dtype=jnp.int32)
         key_BS = jnp.broadcast_to(key_S, (rows, each * size))
         valid_BS = key_BS < end_B1
@@ -318,7 +341,16 @@ def _attend_tiles(
         span = _used_tiles(step, rule, each * size)
         out_XMH, _, total_XM = jax.lax.fori_loop(*span, add, state)
     out_XMH = out_XMH / jnp.where(total_XM > 0, total_XM, 1)[:, :, None]
-    return ops.ungroup(out_XMH.astype(site.v_YPH.dtype), rows=rows, tokens=tokens)
+    return ops.ungroup(out_XMH.astype(site.k_YHP.dtype), rows=rows, tokens=tokens)
+
+
+def _read_form(site: PagedSite, expand: Expand | None) -> tuple[int, int]:
+    """Return how many heads of keys and values are read, and how wide the values are."""
+    width = site.k_YHP.shape[1]
+    if expand is None:
+        return site.num_kv_heads, width if site.rank is None else site.rank
+    one = jax.ShapeDtypeStruct((1, 1, site.num_kv_heads, width), site.k_YHP.dtype)
+    return jax.eval_shape(expand, one)[1].shape[2:]
 
 
 def _used_tiles(step: Step, rule: ops.Rule, width: int) -> tuple[Array, Array]:

@@ -5,7 +5,7 @@ Used by every layout with plain buffers.
 Keys are kept as (B*K, H, S), values as (B*K, S, H): the orders in which a decode step's two
 products read them without a copy. Rank 3, because XLA on CPUs copies a rank-4 (B, K, S, H) buffer
 at batch 1 in every step of a loop. Letters: B rows, K key/value heads, X = B*K, T new tokens, S
-slots, H head width.
+slots, H head width, C the first channels of keys that are values where there are no others.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxkv import ops
-from jaxkv.caches.state import Bias
+from jaxkv.caches.state import Bias, Expand
 from jaxkv.spec.errors import ShapeError, Unsupported
 
 
@@ -27,16 +27,16 @@ def heads_first(x_BTKH: Float[Array, "B T K H"]) -> Float[Array, "X T H"]:
 
 def write_slice(
     k_XHS: Float[Array, "X H S"],
-    v_XSH: Float[Array, "X S H"],
+    v_XSH: Float[Array, "X S H"] | None,
     new_k_XTH: Float[Array, "X T H"],
-    new_v_XTH: Float[Array, "X T H"],
+    new_v_XTH: Float[Array, "X T H"] | None,
     *,
     start: Int[Array, ""],
     keep_X: Bool[Array, " X"],
-) -> tuple[Float[Array, "X H S"], Float[Array, "X S H"]]:
+) -> tuple[Float[Array, "X H S"], Float[Array, "X S H"] | None]:
     """Return the buffers with T slots from `start` replaced in the lines that `keep_X` names.
 
-    One slice update each.
+    One slice update each; None for values that are not kept.
 
     Not checked here: start + T within S; the callers make it so, because an update past the end
     would be moved back.
@@ -44,10 +44,12 @@ def write_slice(
     keep = keep_X[:, None, None]
     new_k_XHT = new_k_XTH.swapaxes(1, 2)
     old_k = jax.lax.dynamic_slice_in_dim(k_XHS, start, new_k_XHT.shape[2], axis=2)
-    old_v = jax.lax.dynamic_slice_in_dim(v_XSH, start, new_v_XTH.shape[1], axis=1)
     k_XHS = jax.lax.dynamic_update_slice_in_dim(
         k_XHS, jnp.where(keep, new_k_XHT, old_k).astype(k_XHS.dtype), start, axis=2
     )
+    if v_XSH is None or new_v_XTH is None:
+        return k_XHS, None
+    old_v = jax.lax.dynamic_slice_in_dim(v_XSH, start, new_v_XTH.shape[1], axis=1)
     v_XSH = jax.lax.dynamic_update_slice_in_dim(
         v_XSH, jnp.where(keep, new_v_XTH, old_v).astype(v_XSH.dtype), start, axis=1
     )
@@ -56,27 +58,65 @@ def write_slice(
 
 def write_slots(
     k_XHS: Float[Array, "X H S"],
-    v_XSH: Float[Array, "X S H"],
+    v_XSH: Float[Array, "X S H"] | None,
     new_k_XTH: Float[Array, "X T H"],
-    new_v_XTH: Float[Array, "X T H"],
+    new_v_XTH: Float[Array, "X T H"] | None,
     *,
     slot_BT: Int[Array, "B T"],
-) -> tuple[Float[Array, "X H S"], Float[Array, "X S H"]]:
-    """Return the buffers with each token at its own slot.
+) -> tuple[Float[Array, "X H S"], Float[Array, "X S H"] | None]:
+    """Return the buffers with each token at its own slot; None for values that are not kept.
 
     A slot of S or more means: do not write.
     """
     line_X1 = jnp.arange(k_XHS.shape[0], dtype=jnp.int32)[:, None]
     slot_XT = jnp.repeat(slot_BT, k_XHS.shape[0] // slot_BT.shape[0], axis=0)
     k_XHS = k_XHS.at[line_X1, :, slot_XT].set(new_k_XTH.astype(k_XHS.dtype), mode="drop")
+    if v_XSH is None or new_v_XTH is None:
+        return k_XHS, None
     v_XSH = v_XSH.at[line_X1, slot_XT].set(new_v_XTH.astype(v_XSH.dtype), mode="drop")
     return k_XHS, v_XSH
+
+
+def values_of(
+    k_XHS: Float[Array, "X H S"], v_XSH: Float[Array, "X S _"] | None, *, rank: int | None
+) -> Float[Array, "X S _"]:
+    """Return the values: their own buffer, or the view of the keys' first `rank` channels."""
+    return k_XHS[:, :rank].swapaxes(1, 2) if v_XSH is None else v_XSH
+
+
+def expanded(
+    k_XHS: Float[Array, "X H S"], expand: Expand, *, rows: int
+) -> tuple[Float[Array, "X _ S"], Float[Array, "X S _"]]:
+    """Return the keys and values of all heads that latents expand to, in the buffers' order."""
+    k_BKHS = k_XHS.reshape(rows, k_XHS.shape[0] // rows, *k_XHS.shape[1:])
+    k_BSNH, v_BSNH = expand(k_BKHS.transpose(0, 3, 1, 2))
+    return heads_first(k_BSNH).swapaxes(1, 2), heads_first(v_BSNH)
+
+
+def new_values(
+    k_BTKH: Float[Array, "B T K H"],
+    v_BTKH: Float[Array, "B T K _"] | None,
+    expand: Expand | None,
+    *,
+    rank: int | None,
+) -> tuple[Float[Array, "B T N _"], Float[Array, "B T N _"]]:
+    """Return the keys and values that a fresh step reads: new ones, or what latents expand to.
+
+    Args:
+        k_BTKH: New keys, rotated.
+        v_BTKH: New values, None where they are the keys' first channels.
+        expand: From latents to the keys and values of all heads, if that form is wanted.
+        rank: How many channels of the keys are the values.
+    """
+    if expand is not None:
+        return expand(k_BTKH)
+    return k_BTKH, k_BTKH[..., :rank] if v_BTKH is None else v_BTKH
 
 
 def attend_slots(
     q_BTNH: Float[Array, "B T N H"],
     k_XHS: Float[Array, "X H S"],
-    v_XSH: Float[Array, "X S H"],
+    v_XSH: Float[Array, "X S _"],
     *,
     query_BT: Int[Array, "B T"],
     key_BS: Int[Array, "B S"],
@@ -84,7 +124,7 @@ def attend_slots(
     rule: ops.Rule,
     clean: bool,
     bias: Bias | None = None,
-) -> Float[Array, "B T N H"]:
+) -> Float[Array, "B T N _"]:
     """Return attention of T queries to S slots.
 
     In blocks of queries so that scores never exceed block x S.
@@ -104,13 +144,13 @@ def attend_slots(
 def attend_fresh(
     q_BTNH: Float[Array, "B T N H"],
     k_BTKH: Float[Array, "B T K H"],
-    v_BTKH: Float[Array, "B T K H"],
+    v_BTKH: Float[Array, "B T K _"],
     *,
     position_BT: Int[Array, "B T"],
     valid_BT: Bool[Array, "B T"],
     rule: ops.Rule,
     bias: Bias | None = None,
-) -> Float[Array, "B T N H"]:
+) -> Float[Array, "B T N _"]:
     """Return attention of T first tokens to themselves.
 
     Each block of queries reads only the keys that it can see.
@@ -187,14 +227,17 @@ def check_new(
     keys: Array,
     k_BTKH: Float[Array, "B T K _"] | None,
     v_BTKH: Float[Array, "B T K _"] | None,
+    *,
+    rank: int | None = None,
 ) -> None:
     """Refuse new keys and values that were not made for these buffers.
 
     Raises:
-        Unsupported: There are none, and this layout stores the step's own.
+        Unsupported: There are none, and this layout stores the step's own; or values beside keys
+            whose first `rank` channels they are.
         ShapeError: Batch, K, H or dtype differ.
     """
-    new_k_BTKH, _ = both(k_BTKH, v_BTKH)
+    new_k_BTKH, _ = both(k_BTKH, v_BTKH, rank=rank)
     check_form(keys, new_k_BTKH)
     rows, _, kv_heads, _ = new_k_BTKH.shape
     if keys.shape[0] != rows * kv_heads:
@@ -224,14 +267,24 @@ def check_form(keys: Array, new_k_BTKH: Float[Array, "B T K H"]) -> None:
 
 
 def both(
-    k_BTKH: Float[Array, "B T K _"] | None, v_BTKH: Float[Array, "B T K _"] | None
-) -> tuple[Float[Array, "B T K H"], Float[Array, "B T K H"]]:
-    """Return new keys and values that are there, and alike.
+    k_BTKH: Float[Array, "B T K _"] | None,
+    v_BTKH: Float[Array, "B T K _"] | None,
+    *,
+    rank: int | None = None,
+) -> tuple[Float[Array, "B T K H"], Float[Array, "B T K H"] | None]:
+    """Return new keys and values that are there, and alike; with a rank, keys alone.
 
     Raises:
-        Unsupported: One is missing.
+        Unsupported: One is missing, or there with a rank.
         ShapeError: Their shapes differ.
     """
+    if rank is not None:
+        if k_BTKH is None or v_BTKH is not None:
+            raise Unsupported(
+                f"attend: expected k_BTKH, and None for v_BTKH: values are the first {rank} "
+                "channels of the keys that this site keeps. Pass latents beside rotary keys."
+            )
+        return k_BTKH, None
     if k_BTKH is None or v_BTKH is None:
         raise Unsupported(
             "attend: k_BTKH or v_BTKH is None, expected both: this layout stores the step's own "
@@ -246,11 +299,11 @@ def both(
 
 
 def by_row(
-    k_XHS: Float[Array, "X H S"], v_XSH: Float[Array, "X S H"], *, rows: int
-) -> tuple[Float[Array, "B S K H"], Float[Array, "B S K H"]]:
+    k_XHS: Float[Array, "X H S"], v_XSH: Float[Array, "X S _"], *, rows: int
+) -> tuple[Float[Array, "B S K H"], Float[Array, "B S K _"]]:
     """Return copies of the buffers in the order that people compare: row, slot, head, channel."""
     x, h, s = k_XHS.shape
-    k_BKHS, v_BKSH = k_XHS.reshape(rows, x // rows, h, s), v_XSH.reshape(rows, x // rows, s, h)
+    k_BKHS, v_BKSH = k_XHS.reshape(rows, x // rows, h, s), v_XSH.reshape(rows, x // rows, s, -1)
     return k_BKHS.transpose(0, 3, 1, 2), v_BKSH.transpose(0, 2, 1, 3)
 
 
@@ -275,9 +328,9 @@ def scrub_values(
 
 
 def poison(
-    k_XHS: Float[Array, "X H S"], v_XSH: Float[Array, "X S H"], valid_BS: Bool[Array, "B S"]
-) -> tuple[Float[Array, "X H S"], Float[Array, "X S H"]]:
+    k_XHS: Float[Array, "X H S"], v_XSH: Float[Array, "X S H"] | None, valid_BS: Bool[Array, "B S"]
+) -> tuple[Float[Array, "X H S"], Float[Array, "X S H"] | None]:
     """Return the buffers with NaN in every slot that holds no token."""
     valid_XS = jnp.repeat(valid_BS, k_XHS.shape[0] // valid_BS.shape[0], axis=0)
     k_XHS = jnp.where(valid_XS[:, None, :], k_XHS, jnp.nan)
-    return k_XHS, jnp.where(valid_XS[:, :, None], v_XSH, jnp.nan)
+    return k_XHS, None if v_XSH is None else jnp.where(valid_XS[:, :, None], v_XSH, jnp.nan)

@@ -22,6 +22,7 @@ class UncachedSite:
 
     num_kv_heads: int = static()
     head_dim: int = static()
+    rank: int | None = static()
 
 
 def init_site(
@@ -34,7 +35,9 @@ def init_site(
     shared: None = None,
 ) -> UncachedSite:
     """Return a site that stores nothing."""
-    return UncachedSite(attention.num_kv_heads, attention.head_dim)
+    latent = attention.latent
+    rank = None if latent is None else latent.rank
+    return UncachedSite(attention.num_kv_heads, attention.head_dim, rank)
 
 
 def check(
@@ -50,7 +53,7 @@ def check(
         Unsupported: Keys or values are missing.
         ShapeError: K or H differ.
     """
-    new_k_BTKH, _ = slots.both(k_BTKH, v_BTKH)
+    new_k_BTKH, _ = slots.both(k_BTKH, v_BTKH, rank=site.rank)
     have, given = (site.num_kv_heads, site.head_dim), tuple(new_k_BTKH.shape[2:])
     if have != given:
         raise ShapeError(
@@ -61,15 +64,15 @@ def check(
 def attend(
     site: UncachedSite,
     step: Step,
-    q_BTNH: Float[Array, "B T N H"],
+    q_BTNH: Float[Array, "B T N _"],
     k_BTKH: Float[Array, "B T K H"],
-    v_BTKH: Float[Array, "B T K H"],
+    v_BTKH: Float[Array, "B T K H"] | None,
     *,
     rule: ops.Rule,
     rotate: Rotate | None = None,
     bias: Bias | None = None,
     expand: Expand | None = None,
-) -> tuple[Float[Array, "B T N H"], UncachedSite]:
+) -> tuple[Float[Array, "B T N _"], UncachedSite]:
     """Return attention of the tokens to themselves.
 
     Raises:
@@ -82,6 +85,7 @@ def attend(
         )
     if rotate is not None:
         q_BTNH, k_BTKH = rotate(q_BTNH, step.position_BT), rotate(k_BTKH, step.position_BT)
+    k_BTKH, v_BTKH = slots.new_values(k_BTKH, v_BTKH, expand, rank=site.rank)
     out = slots.attend_fresh(
         q_BTNH,
         k_BTKH,

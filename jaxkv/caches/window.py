@@ -14,7 +14,7 @@ from jaxkv.caches import slots
 from jaxkv.caches.state import Bias, Cache, Expand, Rotate, Step
 from jaxkv.pytree import pytree, static
 from jaxkv.spec.config import Attention
-from jaxkv.spec.errors import ShapeError
+from jaxkv.spec.errors import ShapeError, Unsupported
 
 
 @pytree
@@ -40,10 +40,18 @@ def init_site(
 
     A row that never exceeds the ring evicts nothing.
 
+    Raises:
+        Unsupported: The attention is to latents.
+
     Cost: allocates 2 * batch * K * min(W + slack, capacity) * H elements, whatever the text's
     length.
     """
     assert attention.window is not None  # caches.init sends only windowed layers here
+    if attention.latent is not None:
+        raise Unsupported(
+            "init: layout 'window' keeps no latents: no family trains them with a window. Take "
+            "'contiguous' or 'paged'."
+        )
     lines, width = batch * attention.num_kv_heads, attention.head_dim
     ring = min(attention.window + slack, capacity)
     zeros_k, zeros_v = (
@@ -213,7 +221,12 @@ def poison_site(
 ) -> WindowSite:
     """Return the site with NaN in every slot that holds no token, or no longer the one it held."""
     _, intact_BC = _intact(site, length_B, peak_B)
-    return WindowSite(*slots.poison(site.k_XHC, site.v_XCH, intact_BC), site.window, site.slack)
+    return _with(site, *slots.poison(site.k_XHC, site.v_XCH, intact_BC))
+
+
+def _with(site: WindowSite, k_XHC: Array, v_XCH: Array | None) -> WindowSite:
+    assert v_XCH is not None  # a ring keeps both
+    return WindowSite(k_XHC, v_XCH, site.window, site.slack)
 
 
 def _seen(site: WindowSite, length_B: Array, step: Step) -> tuple[Array, Array]:
@@ -245,11 +258,11 @@ def _write(site: WindowSite, step: Step, new_k_XTH: Array, new_v_XTH: Array) -> 
         buffers = slots.write_slice(
             site.k_XHC, site.v_XCH, new_k_XTH, new_v_XTH, start=start, keep_X=keep_X
         )
-        return WindowSite(*buffers, site.window, site.slack)
+        return _with(site, *buffers)
     # Of a chunk longer than the ring only the last C tokens are written: two tokens never meet in
     # one slot.
     end_B1 = (step.length_B + step.count_B)[:, None]
     survives_BT = step.valid_BT & (step.position_BT >= end_B1 - ring)
     slot_BT = jnp.where(survives_BT, step.position_BT % ring, ring)
     buffers = slots.write_slots(site.k_XHC, site.v_XCH, new_k_XTH, new_v_XTH, slot_BT=slot_BT)
-    return WindowSite(*buffers, site.window, site.slack)
+    return _with(site, *buffers)

@@ -23,9 +23,9 @@ def render_chat(
     Control tokens are written out: encode it with `rendered=True`.
 
     Args:
-        tokenizer_data: Of a checkpoint. A GGUF file's key `tokenizer.chat_template`; of a directory
-            `chat_template.jinja`, else the key `chat_template` of `tokenizer_config.json` (of
-            several by name, "default").
+        tokenizer_data: Of a checkpoint. A GGUF file's key `tokenizer.chat_template` (others by name
+            have keys `tokenizer.chat_template.NAME`); of a directory `chat_template.jinja`, else
+            the key `chat_template` of `tokenizer_config.json`. Of several by name, "default".
         messages: Each has "role" (such as "user") and "content".
 
     Raises:
@@ -91,18 +91,31 @@ def _environment() -> "jinja2.Environment":
 
 
 def _template(data: Mapping[str, Any]) -> str:
-    stored = data.get("tokenizer_config.json", {}).get("chat_template")
-    if isinstance(stored, list):
-        named = {each.get("name"): each.get("template") for each in stored}
-        stored = named.get("default")
-    found = (data.get("tokenizer.chat_template"), data.get("chat_template.jinja"), stored)
-    template = next((each for each in found if isinstance(each, str)), None)
+    named = _named_templates(data)
+    found = (data.get("tokenizer.chat_template"), data.get("chat_template.jinja"))
+    template = next(
+        (each for each in (*found, named.get("default")) if isinstance(each, str)), None
+    )
+    if template is None and named:
+        raise ConfigError(
+            f"render_chat: this model has chat templates called {', '.join(sorted(named))}, "
+            "expected one called default. Write the text yourself."
+        )
     if template is None:
         raise ConfigError(
             "render_chat: this model has no chat template, expected one beside its tokenizer. "
             "Take an instruction-tuned checkpoint, or write the text yourself."
         )
     return template
+
+
+def _named_templates(data: Mapping[str, Any]) -> dict[str, str]:
+    stored = data.get("tokenizer_config.json", {}).get("chat_template")
+    if isinstance(stored, str):
+        return {"default": stored}
+    key = "tokenizer.chat_template."
+    named = {name.removeprefix(key): each for name, each in data.items() if name.startswith(key)}
+    return named | {each.get("name"): each.get("template") for each in stored or []}
 
 
 def _control_tokens(data: Mapping[str, Any]) -> dict[str, str]:

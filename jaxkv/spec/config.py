@@ -2,18 +2,22 @@
 
 Letters of the sizes: D width, N query heads, K key/value heads, H head width, F feed-forward width,
 V vocabulary, W window, Z experts.
+What an attention to a latent has more stands in `latent`, feed-forwards in `feed_forward`.
 """
 
 import dataclasses
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from jaxkv.spec.part import Part, require, require_above, require_whole
+from jaxkv.spec.feed_forward import Activation, Experts, Mlp, Routing
+from jaxkv.spec.latent import Latent
+from jaxkv.spec.part import Part, part_of, require, require_above, require_whole
 from jaxkv.spec.scaling import (
     DynamicScaling,
     Llama3Scaling,
     LongScaling,
     Scaling,
+    YarnScaling,
     scaling_from_dict,
 )
 
@@ -21,16 +25,18 @@ __all__ = [
     "Activation",
     "Attention",
     "Experts",
+    "Latent",
     "Layer",
     "Llama3Scaling",
     "Mlp",
     "ModelConfig",
     "Norm",
     "Rope",
+    "Routing",
+    "YarnScaling",
     "weight_shapes",
 ]
 
-Activation = Literal["silu", "gelu", "gelu_tanh"]
 Shapes = dict[str, tuple[int, ...]]
 
 
@@ -38,12 +44,14 @@ Shapes = dict[str, tuple[int, ...]]
 class Rope(Part):
     """Rotary positions: the first 2R channels turn in pairs (i, i + R).
 
-    A pair turns by position * theta^(-i/R), more slowly with a scaling.
+    A pair turns by position * theta^(-i/R), more slowly with a scaling. Interleaved pairs are
+    (2i, 2i + 1). Where a latent is attended to, the last 2R channels turn.
     """
 
     theta: float
     rotary_dim: int
     scaling: Scaling | None = None
+    interleaved: bool = False
 
     def __post_init__(self) -> None:
         require_whole("Rope", rotary_dim=self.rotary_dim)
@@ -102,7 +110,8 @@ class Attention(Part):
     """One attention: N query heads share K key/value heads of width H.
 
     Window None means all earlier tokens. Scores are q.k / score_width^(1/2), None means H. With a
-    qk_norm, queries and keys are normed over each head's channels, before they turn.
+    qk_norm, queries and keys are normed over each head's channels, before they turn. With a latent,
+    K is 1 and H what a cache keeps of a token; score_width None then means the width of a query.
     """
 
     num_heads: int
@@ -115,6 +124,7 @@ class Attention(Part):
     soft_cap: float | None = None
     score_width: float | None = None
     qk_norm: Norm | None = None
+    latent: Latent | None = None
 
     def __post_init__(self) -> None:
         n, k = self.num_heads, self.num_kv_heads
@@ -132,6 +142,37 @@ class Attention(Part):
             self.qk_norm is None or self.qk_norm.kind == "rms",
             "Attention: qk_norm is a layer norm, expected kind 'rms' (it has no bias).",
         )
+        if self.latent is not None:
+            self._check_latent(self.latent)
+
+    def _check_latent(self, latent: Latent) -> None:
+        require(
+            self.rope is not None and self.qk_norm is None,
+            "Attention: with a latent, expected a rope for the shared key, and no qk_norm.",
+        )
+        kept = latent.rank + (self.rope.rotary_dim if self.rope else 0)
+        require(
+            (self.num_kv_heads, self.head_dim) == (1, kept),
+            f"Attention: num_kv_heads {self.num_kv_heads} and head_dim {self.head_dim}, expected 1 "
+            f"and {kept} (the latent's rank and the rotary channels).",
+        )
+
+    @property
+    def query_width(self) -> int:
+        """Channels of one query head as projected: H, or those made of a latent and the rotary."""
+        if self.latent is None or self.rope is None:
+            return self.head_dim
+        return self.latent.nope_width + self.rope.rotary_dim
+
+    @property
+    def value_width(self) -> int:
+        """Channels of one head's value as it reaches the output projection."""
+        return self.head_dim if self.latent is None else self.latent.value_width
+
+    @property
+    def stored_value_width(self) -> int:
+        """Channels that a cache keeps of values, beside the keys: none of a latent's."""
+        return self.head_dim if self.latent is None else 0
 
     @property
     def groups(self) -> int:
@@ -140,57 +181,7 @@ class Attention(Part):
 
     @classmethod
     def _revive(cls, name: str, value: Any) -> Any:
-        return _part_of({"rope": Rope, "qk_norm": Norm}, name, value)
-
-
-@dataclass(frozen=True)
-class Mlp(Part):
-    """One feed-forward: down(act(up x)), or down(act(gate x) * up x) when gated.
-
-    "gelu" is the exact one, "gelu_tanh" its approximation by a tanh (GPT-2's).
-    """
-
-    width: int
-    activation: Activation
-    gated: bool
-    bias: bool
-
-    def __post_init__(self) -> None:
-        require_whole("Mlp", width=self.width)
-        known = ("silu", "gelu", "gelu_tanh")
-        require(
-            self.activation in known,
-            f"Mlp: activation is {self.activation!r}, expected one of {known}.",
-        )
-
-
-@dataclass(frozen=True)
-class Experts(Part):
-    """Z feed-forwards, of which a router chooses top_k for each token.
-
-    The weights of the chosen are their shares in the softmax over all Z; normalized means divided
-    by their sum.
-    """
-
-    num_experts: int
-    top_k: int
-    normalized: bool
-    expert: Mlp
-
-    def __post_init__(self) -> None:
-        require_whole("Experts", num_experts=self.num_experts, top_k=self.top_k)
-        require(
-            self.top_k <= self.num_experts,
-            f"Experts: top_k is {self.top_k}, expected at most num_experts {self.num_experts}.",
-        )
-        require(
-            self.expert.gated and not self.expert.bias,
-            "Experts: expert is another feed-forward, expected a gated one without bias.",
-        )
-
-    @classmethod
-    def _revive(cls, name: str, value: Any) -> Any:
-        return _part_of({"expert": Mlp}, name, value)
+        return part_of({"rope": Rope, "qk_norm": Norm, "latent": Latent}, name, value)
 
 
 @dataclass(frozen=True)
@@ -210,7 +201,7 @@ class Layer(Part):
     def _revive(cls, name: str, value: Any) -> Any:
         if name == "mlp" and isinstance(value, dict) and "num_experts" in value:
             return Experts.from_dict(value)
-        return _part_of({"attention": Attention, "mlp": Mlp}, name, value)
+        return part_of({"attention": Attention, "mlp": Mlp}, name, value)
 
 
 @dataclass(frozen=True)
@@ -218,7 +209,8 @@ class ModelConfig(Part):
     """A causal decoder, part by part; layers may differ in their attention and feed-forward.
 
     With scaled_embedding, what the embedding gives is multiplied by D^(1/2), rounded to the model's
-    dtype. With a logit_soft_cap c, logits are c * tanh(logit / c).
+    dtype. With a logit_soft_cap c, logits are c * tanh(logit / c). draft_layers says how many more
+    layers a checkpoint may hold to predict further tokens; they are no part of this decoder.
     """
 
     family: str
@@ -233,6 +225,7 @@ class ModelConfig(Part):
     dropout_rate: float = 0.0
     scaled_embedding: bool = False
     logit_soft_cap: float | None = None
+    draft_layers: int = 0
 
     def __post_init__(self) -> None:
         require_whole(
@@ -252,6 +245,8 @@ class ModelConfig(Part):
             "ModelConfig: a tied head has no bias; set head_bias=False.",
         )
         _require_soft_cap("ModelConfig", logit_soft_cap=self.logit_soft_cap)
+        if self.draft_layers != 0:
+            require_whole("ModelConfig", draft_layers=self.draft_layers)
 
     @property
     def num_layers(self) -> int:
@@ -276,11 +271,7 @@ class ModelConfig(Part):
             return tuple(
                 Layer.from_dict(layer) if isinstance(layer, dict) else layer for layer in value
             )
-        return _part_of({"norm": Norm}, name, value)
-
-
-def _part_of(parts: dict[str, type[Part]], name: str, value: Any) -> Any:
-    return parts[name].from_dict(value) if name in parts and isinstance(value, dict) else value
+        return part_of({"norm": Norm}, name, value)
 
 
 def _require_soft_cap(owner: str, **caps: float | None) -> None:
@@ -326,6 +317,8 @@ def _norm_shapes(name: str, config: ModelConfig) -> Shapes:
 
 
 def _attention_shapes(name: str, a: Attention, d: int) -> Shapes:
+    if a.latent is not None:
+        return _latent_shapes(name, a, a.latent, d)
     q, kv = a.num_heads * a.head_dim, a.num_kv_heads * a.head_dim
     shapes = _linear(f"{name}.q", q, d, a.qkv_bias) | _linear(f"{name}.k", kv, d, a.qkv_bias)
     shapes |= _linear(f"{name}.v", kv, d, a.qkv_bias)
@@ -334,11 +327,28 @@ def _attention_shapes(name: str, a: Attention, d: int) -> Shapes:
     return shapes | _linear(f"{name}.o", d, q, a.out_bias)
 
 
+def _latent_shapes(name: str, a: Attention, latent: Latent, d: int) -> Shapes:
+    n, r, rank = a.num_heads, latent.rank, latent.query_rank
+    shapes = {} if rank else _linear(f"{name}.q", n * a.query_width, d, False)
+    if rank:
+        shapes |= _linear(f"{name}.q_down", rank, d, a.qkv_bias)
+        shapes |= {f"{name}.q_norm.weight": (rank,)}
+        shapes |= _linear(f"{name}.q_up", n * a.query_width, rank, False)
+    shapes |= _linear(f"{name}.kv_down", a.head_dim, d, a.qkv_bias)
+    shapes |= {f"{name}.kv_norm.weight": (r,)}
+    shapes |= _linear(f"{name}.k_up", n * latent.nope_width, r, False)
+    shapes |= _linear(f"{name}.v_up", n * latent.value_width, r, False)
+    return shapes | _linear(f"{name}.o", d, n * latent.value_width, a.out_bias)
+
+
 def _mlp_shapes(name: str, m: Mlp | Experts, d: int) -> Shapes:
     if isinstance(m, Experts):
         router: Shapes = {f"{name}.router.weight": (m.num_experts, d)}
+        if m.routing is not None and m.routing.choice_bias:
+            router |= {f"{name}.router.bias": (m.num_experts,)}
         each = _mlp_shapes(f"{name}.experts", m.expert, d)
-        return router | {part: (m.num_experts, *shape) for part, shape in each.items()}
+        shared = {} if m.shared is None else _mlp_shapes(f"{name}.shared", m.shared, d)
+        return router | {p: (m.num_experts, *shape) for p, shape in each.items()} | shared
     gate = _linear(f"{name}.gate", m.width, d, m.bias) if m.gated else {}
     return (
         gate

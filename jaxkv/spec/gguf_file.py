@@ -25,6 +25,7 @@ from jaxkv.spec.checkpoint import (
 from jaxkv.spec.config import ModelConfig, weight_shapes
 from jaxkv.spec.errors import ConfigError, JaxkvError, SourceError, WeightError
 from jaxkv.spec.file_start import other_format
+from jaxkv.spec.gguf_keys import ROPE_TENSORS
 
 if TYPE_CHECKING:
     import gguf
@@ -129,37 +130,50 @@ def _checkpoint(
             "Merge them with `llama-gguf-split --merge`."
         )
     family = families.gguf_family(str(metadata.get("general.architecture")))
-    config: ModelConfig = family.config_from_gguf(metadata, tensors.keys())
+    readers = {given: partial(_read_whole, path, tensor) for given, tensor in tensors.items()}
+    config: ModelConfig = family.config_from_gguf(metadata, readers)
     shapes, places = weight_shapes(config), _places(family, config)
     # The reader keeps the order of GGML, innermost first.
-    found = {given: tuple(tensor.shape.tolist()[::-1]) for given, tensor in tensors.items()}
+    found = {
+        given: tuple(tensor.shape.tolist()[::-1])
+        for given, tensor in tensors.items()
+        if given not in ROPE_TENSORS
+    }
     # Compared under the file's own names, so that an error names what its reader can look up there.
-    if fault := weight_fault(stored_shapes(shapes, places), found, config.family):
+    kv_names = [places[each].name for each in shapes if ".attn.k." in each or ".attn.v." in each]
+    if fault := weight_fault(stored_shapes(shapes, places), found, config.family, kv_names):
         raise WeightError(fault)
     entries = {
         canonical: (shape, _reader(path, tensors[places[canonical].name], places[canonical]))
         for canonical, shape in shapes.items()
     }
-    tokenizer = {key: value for key, value in metadata.items() if key.startswith("tokenizer.")}
     return Checkpoint(
         config=config,
         weights=Weights(entries),
         interleaved_qk=family.GGUF_INTERLEAVED_QK,
-        end_ids=_end_ids(metadata.get("tokenizer.ggml.eos_token_id"), config.vocab_size),
-        tokenizer_data=tokenizer if "tokenizer.ggml.model" in tokenizer else None,
+        end_ids=_end_ids(metadata, config.vocab_size),
+        tokenizer_data=_tokenizer_data(metadata),
         name=path.stem,
     )
 
 
-def _end_ids(end_id: Any, vocab_size: int) -> tuple[int, ...]:
-    if end_id is None:
-        return ()
-    if not isinstance(end_id, int) or not 0 <= end_id < vocab_size:
-        raise ConfigError(
-            f"tokenizer.ggml.eos_token_id is {end_id!r}, expected an id below {vocab_size}. "
-            "Download it again."
-        )
-    return (end_id,)
+def _tokenizer_data(metadata: Mapping[str, Any]) -> dict[str, Any] | None:
+    if metadata.get("tokenizer.ggml.model", "none") in ("none", "no_vocab"):
+        return None
+    data = {key: value for key, value in metadata.items() if key.startswith("tokenizer.")}
+    return data | {"general.architecture": metadata["general.architecture"]}
+
+
+def _end_ids(metadata: Mapping[str, Any], vocab_size: int) -> tuple[int, ...]:
+    """Return the ids that end a text, a turn of a chat, or a message of one, each once."""
+    keys = [f"tokenizer.ggml.{name}_token_id" for name in ("eos", "eot", "eom")]
+    found = {key: metadata[key] for key in keys if key in metadata}
+    for key, end_id in found.items():
+        if not isinstance(end_id, int) or not 0 <= end_id < vocab_size:
+            raise ConfigError(
+                f"{key} is {end_id!r}, expected an id below {vocab_size}. Download it again."
+            )
+    return tuple(dict.fromkeys(found.values()))
 
 
 def _places(family: Any, config: ModelConfig) -> dict[str, Stored]:
@@ -184,6 +198,14 @@ def _reader(path: Path, tensor: "gguf.ReaderTensor", place: Stored) -> Callable[
 
 
 def _read(path: Path, tensor: "gguf.ReaderTensor", place: Stored) -> np.ndarray:
+    array = _read_whole(path, tensor)
+    part = array if place.outputs is None else unpack(array, place, axes=array.ndim)
+    # float32 comes back as a read-only view of the file, a part as one of the whole; a twin may
+    # want to own or write it.
+    return part if part is array and array.flags.writeable else part.copy()
+
+
+def _read_whole(path: Path, tensor: "gguf.ReaderTensor") -> np.ndarray:
     import gguf
 
     # Mapped for this reading alone: pages of a mapping that stays count as memory of the process.
@@ -192,7 +214,4 @@ def _read(path: Path, tensor: "gguf.ReaderTensor", place: Stored) -> np.ndarray:
     with np.errstate(all="ignore"):
         array = gguf.dequantize(np.asarray(mapped), tensor.tensor_type)
     check_finite("read_gguf", tensor.name, array)
-    part = array if place.outputs is None else unpack(array, place, axes=array.ndim)
-    # float32 comes back as a read-only view of the file, a part as one of the whole; a twin may
-    # want to own or write it.
-    return part if part is array and array.flags.writeable else part.copy()
+    return array

@@ -109,10 +109,12 @@ def _weights(family: ModuleType, config: ModelConfig, tensors: dict[str, Tensor]
     if not any(name.startswith(prefix) for name in tensors):
         places = {name: _without(prefix, place) for name, place in places.items()}
     ignored = re.compile("|".join(family.HUGGINGFACE_IGNORED_TENSORS))
+    drafts = {each.removeprefix(prefix) for each in _draft_tensors(family, config)}
+    bare = {name: name.removeprefix(prefix) for name in tensors}
     kept = {
         name: tensor
         for name, tensor in tensors.items()
-        if not ignored.fullmatch(name.removeprefix(prefix))
+        if not (ignored.fullmatch(bare[name]) or bare[name] in drafts)
     }
     head_name, embed_name = (_name(places[f"{part}.weight"]) for part in ("head", "embed"))
     head = kept.pop(head_name, None) if config.tied_head else None
@@ -125,6 +127,11 @@ def _weights(family: ModuleType, config: ModelConfig, tensors: dict[str, Tensor]
     if head is not None:
         _check_tied(kept[embed_name], head)
     return Weights({name: (shape, _reader(kept, places[name])) for name, shape in shapes.items()})
+
+
+def _draft_tensors(family: ModuleType, config: ModelConfig) -> tuple[str, ...]:
+    known = getattr(family, "draft_tensors_from_huggingface", None)
+    return () if known is None else known(config)
 
 
 def _name(place: Place) -> str:

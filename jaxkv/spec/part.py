@@ -79,3 +79,17 @@ class Part:
     def _revive(cls, name: str, value: Any) -> Any:
         """Return the field's value; plain data holds dicts for parts and lists for tuples."""
         return value
+
+
+def part_of(parts: dict[str, type[P]], name: str, value: Any) -> Any:
+    """Return the part that a field's plain data describes; any other value as it is.
+
+    Args:
+        parts: Field -> its part.
+        name: Of the field.
+        value: A dict for a part.
+
+    Raises:
+        ConfigError: What `from_dict` refuses.
+    """
+    return parts[name].from_dict(value) if name in parts and isinstance(value, dict) else value

@@ -60,6 +60,31 @@ def _scaled(kind: str, **scaling: Any) -> Json:
     return _like("llama", rope_scaling={"rope_type": kind, **scaling})
 
 
+_DEEPSEEK: Json = {
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 20,
+    "first_k_dense_replace": 1,
+    "n_shared_experts": 1,
+    "n_group": 4,
+    "topk_group": 2,
+    "num_key_value_heads": 6,
+    "q_lora_rank": 15,
+    "kv_lora_rank": 24,
+    "qk_nope_head_dim": 11,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 14,
+    "rope_scaling": {
+        "rope_type": "yarn",
+        "factor": 4.0,
+        "beta_fast": 1.0,
+        "beta_slow": 0.05,
+        "mscale": 1.0,
+        "mscale_all_dim": 1.0,
+        **_ORIGINAL,
+    },
+}
+
 CONFIG_JSON: dict[str, Json] = {
     "gpt_neox": _NEOX,
     "gpt_neox-serial": _NEOX | {"use_parallel_residual": False},
@@ -90,6 +115,11 @@ CONFIG_JSON: dict[str, Json] = {
         rope_theta=1000.0,
         rope_local_base_freq=100.0,
     ),
+    # Queries straight from the stream in the one, through a latent of their own in the other.
+    "deepseek_v2": _like(
+        "deepseek_v2", _DEEPSEEK, q_lora_rank=None, topk_method="group_limited_greedy"
+    ),
+    "deepseek_v3": _like("deepseek_v3", _DEEPSEEK),
     "phi3": _like("phi3", _WINDOW),
     "phi3-longrope": _like("phi3", _ORIGINAL, rope_scaling={"rope_type": "longrope", **_FACTORS}),
     "llama-linear": _scaled("linear", factor=4.0),

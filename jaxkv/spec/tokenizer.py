@@ -1,72 +1,77 @@
-"""Text to token ids and back: tokenizer.json, byte-level BPE from GGUF metadata, or bare ids.
+"""Text to token ids and back: tokenizer.json, the vocabulary of a GGUF file, or bare ids.
 
-Source: llama.cpp, src/llama-vocab.cpp, the regular expressions of each `tokenizer.ggml.pre`.
+Source: llama.cpp, src/llama-vocab.cpp, for ids that a file does not state and phi3's white space.
 """
 
-import reprlib
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
+from jaxkv.spec import byte_level
 from jaxkv.spec.errors import ConfigError, RequestError
-
-if TYPE_CHECKING:
-    import tokenizers
-
-_CONTROL, _USER_DEFINED = 3, 4
-
-
-def _gpt2_pieces() -> Any:
-    from tokenizers import pre_tokenizers
-
-    return pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
-
-
-def _smollm_pieces() -> Any:
-    from tokenizers import pre_tokenizers
-
-    digits = pre_tokenizers.Digits(individual_digits=True)
-    return pre_tokenizers.Sequence([digits, _gpt2_pieces()])
+from jaxkv.spec.gguf_vocabulary import (
+    CONTROL,
+    USER_DEFINED,
+    Vocabulary,
+    flag,
+    numbers,
+    read_vocabulary,
+    require,
+    special_id,
+)
+from jaxkv.spec.pieces import Pieces
 
 
-# "default" (and an absent key) is not gpt-2 to llama.cpp, but four expressions of its own: refused,
-# not guessed.
-_PRE_TOKENIZERS: dict[str, Callable[[], Any]] = {"gpt-2": _gpt2_pieces, "smollm": _smollm_pieces}
-_NEUTRAL = {"tokenizer.ggml.add_bos_token": False, "tokenizer.ggml.add_eos_token": False}
+class Backend(Protocol):
+    """What a tokenizer is built on."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of tokens."""
+        ...
+
+    def encode(self, text: str, *, rendered: bool) -> list[int]:
+        """Return the ids of a text; a rendered one gets no tokens that it does not write out."""
+        ...
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of ids."""
+        ...
 
 
 class Tokenizer:
     """Token ids of a text, as the model was trained on them.
 
     Args:
-        backend: A tokenizer of the `tokenizers` library, complete with its decoder. What its
-            post-processor says is added to a text (a start token, for many models).
+        backend: Of the model.
+        before: Ids that a text starts with unless it is rendered.
+        after: Ids that a text ends with unless it is rendered.
     """
 
-    def __init__(self, backend: "tokenizers.Tokenizer"):
-        self._backend = backend
+    def __init__(self, backend: Backend, *, before: Sequence[int] = (), after: Sequence[int] = ()):
+        self._backend, self._before, self._after = backend, tuple(before), tuple(after)
 
     @classmethod
     def from_gguf(cls, metadata: Mapping[str, Any]) -> "Tokenizer":
         """Return the tokenizer that GGUF metadata describes.
 
         Args:
-            metadata: The keys of the file that start with `tokenizer.`.
+            metadata: The keys of the file that start with `tokenizer.`, and
+                `general.architecture` if it is known.
 
         Raises:
             ConfigError: A key is missing or contradicts another, or it asks for an unsupported
                 tokenizer; each is named.
         """
-        _require("tokenizer.ggml.model", metadata.get("tokenizer.ggml.model"), ["gpt2"])
-        _require("tokenizer.ggml.pre", metadata.get("tokenizer.ggml.pre"), sorted(_PRE_TOKENIZERS))
-        for key, value in _NEUTRAL.items():
-            _require(key, metadata.get(key, value), [value])
-        return cls(_byte_level_bpe(metadata))
+        model = metadata.get("tokenizer.ggml.model")
+        require("tokenizer.ggml.model", model, sorted(_GGUF_MODELS))
+        return _GGUF_MODELS[str(model)](metadata)
 
     @classmethod
     def from_huggingface(cls, text: str) -> "Tokenizer":
         """Return the tokenizer that a `tokenizer.json` describes.
 
-        A truncation or padding stored in it, which belongs to a call, is left out.
+        A truncation or padding stored in it, which belongs to a call, is left out. What its
+        post-processor says is added to a text (a start token, for many models).
 
         Args:
             text: Of the whole file.
@@ -85,12 +90,12 @@ class Tokenizer:
             ) from None
         backend.no_truncation()
         backend.no_padding()
-        return cls(backend)
+        return cls(byte_level.Library(backend))
 
     @property
     def vocab_size(self) -> int:
         """Number of tokens; the model's may be larger, padded."""
-        return self._backend.get_vocab_size(with_added_tokens=True)
+        return self._backend.vocab_size
 
     def encode(self, text: str, *, rendered: bool = False) -> list[int]:
         """Return the ids of a text; control tokens written out in it become their one id.
@@ -110,7 +115,8 @@ class Tokenizer:
                 f"encode: text holds {text[error.start]!r} at {error.start}, expected UTF-8. "
                 "Is the terminal's encoding UTF-8?"
             ) from None
-        return self._backend.encode(text, add_special_tokens=not rendered).ids
+        ids = self._backend.encode(text, rendered=rendered)
+        return ids if rendered else [*self._before, *ids, *self._after]
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of ids, control tokens written out; U+FFFD for bytes that are no UTF-8.
@@ -119,7 +125,7 @@ class Tokenizer:
             RequestError: An id is outside the vocabulary.
         """
         _check_ids(ids, self.vocab_size)
-        return self._backend.decode(list(ids), skip_special_tokens=False)
+        return self._backend.decode([int(i) for i in ids])
 
 
 class IdTokenizer:
@@ -172,64 +178,34 @@ def _check_ids(ids: Sequence[int], vocab_size: int) -> None:
             )
 
 
-def _require(key: str, value: Any, accepted: Sequence[Any]) -> None:
-    if value not in accepted:
-        raise ConfigError(
-            f"Tokenizer.from_gguf: {key} is {reprlib.repr(value)}, expected "
-            f"{' or '.join(map(repr, accepted))}. "
-            "Take a checkpoint with a supported tokenizer, or work with token ids."
-        )
+def _byte_level(metadata: Mapping[str, Any]) -> Tokenizer:
+    pre = byte_level.pre_tokenizer(metadata)
+    vocabulary = read_vocabulary(metadata, starts=pre.starts)
+    backend = byte_level.build(metadata, vocabulary, pre)
+    return Tokenizer(backend, before=vocabulary.before, after=vocabulary.after)
 
 
-def _byte_level_bpe(metadata: Mapping[str, Any]) -> "tokenizers.Tokenizer":
-    from tokenizers import AddedToken, decoders, models
-    from tokenizers import Tokenizer as Backend
-
-    tokens, merges = _texts(metadata, "tokens"), _texts(metadata, "merges")
-    vocab = {token: i for i, token in enumerate(tokens)}
-    if len(vocab) != len(tokens):
-        raise ConfigError(
-            f"Tokenizer.from_gguf: tokenizer.ggml.tokens holds {len(vocab)} different tokens, "
-            "expected "
-            f"{len(tokens)}. Is the file damaged?"
-        )
-    pairs = [(left, right) for left, _, right in (merge.partition(" ") for merge in merges)]
-    for left, right in pairs:
-        if not {left, right, left + right} <= vocab.keys():
-            raise ConfigError(
-                f"Tokenizer.from_gguf: tokenizer.ggml.merges holds {f'{left} {right}'!r}, "
-                "expected two tokens "
-                "that join to a token. Is the file damaged?"
-            )
-    backend = Backend(models.BPE(vocab=vocab, merges=pairs))
-    backend.pre_tokenizer = _PRE_TOKENIZERS[metadata["tokenizer.ggml.pre"]]()
-    backend.decoder = decoders.ByteLevel()
-    kinds = _kinds(metadata, len(tokens))
-    control = [t for t, kind in zip(tokens, kinds, strict=True) if kind == _CONTROL]
-    defined = [t for t, kind in zip(tokens, kinds, strict=True) if kind == _USER_DEFINED]
-    backend.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in control])
-    backend.add_tokens([AddedToken(t, normalized=False) for t in defined])
-    return backend
+def _sentencepiece(metadata: Mapping[str, Any]) -> Tokenizer:
+    # The ids that llama.cpp assumes of a file that does not state them.
+    usual = {"tokenizer.ggml.bos_token_id": 1, "tokenizer.ggml.eos_token_id": 2}
+    vocabulary = read_vocabulary(usual | dict(metadata), starts=True)
+    size = len(vocabulary.tokens)
+    backend = Pieces(
+        vocabulary,
+        numbers(metadata, "scores", size),
+        unknown_id=special_id(metadata, "unknown", size, 0),
+        space_prefix=flag(metadata, "add_space_prefix", True),
+        swallowing=_swallowing(metadata, vocabulary),
+    )
+    return Tokenizer(backend, before=vocabulary.before, after=vocabulary.after)
 
 
-def _texts(metadata: Mapping[str, Any], key: str) -> list[str]:
-    texts = metadata.get(f"tokenizer.ggml.{key}")
-    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-        raise ConfigError(
-            f"Tokenizer.from_gguf: tokenizer.ggml.{key} is {type(texts).__name__}, expected a "
-            "list of texts. "
-            "Is the file complete?"
-        )
-    return texts
+def _swallowing(metadata: Mapping[str, Any], vocabulary: Vocabulary) -> list[str]:
+    """Return the special tokens that take white space along: phi3's, which no key says."""
+    if metadata.get("general.architecture") != "phi3":
+        return []
+    special = vocabulary.of_kinds(CONTROL, USER_DEFINED)
+    return [token for token in special if token not in ("<s>", "<|endoftext|>")]
 
 
-def _kinds(metadata: Mapping[str, Any], num_tokens: int) -> list[int]:
-    kinds = metadata.get("tokenizer.ggml.token_type", [1] * num_tokens)
-    if not isinstance(kinds, list) or len(kinds) != num_tokens:
-        given = len(kinds) if isinstance(kinds, list) else repr(kinds)
-        raise ConfigError(
-            f"Tokenizer.from_gguf: tokenizer.ggml.token_type has length {given}, expected "
-            f"{num_tokens} "
-            "(one a token). Is the file damaged?"
-        )
-    return kinds
+_GGUF_MODELS = {"gpt2": _byte_level, "llama": _sentencepiece}

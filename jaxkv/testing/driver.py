@@ -34,10 +34,18 @@ class Driver:
         model: Whose forward.
         compiled: Whether by `jax.jit`.
         like: A driver of a model of the same config, whose compiled functions serve for this one.
+        absorbed: The form of attentions to latents; None for the cheaper one.
     """
 
-    def __init__(self, model: Decoder, *, compiled: bool, like: "Driver | None" = None):
-        self.model = model
+    def __init__(
+        self,
+        model: Decoder,
+        *,
+        compiled: bool,
+        like: "Driver | None" = None,
+        absorbed: bool | None = None,
+    ):
+        self.model, self.absorbed = model, absorbed
         self._params = params_of(model)
         # Own functions, so that a test that swaps a formula and makes a new subject gets a new
         # trace.
@@ -124,7 +132,8 @@ class Driver:
     def _forwarded(
         self, params: Any, ids_BT: Any, cache: Cache | None, count_B: Any, **promises: Any
     ) -> tuple[Any, Cache | None]:
-        return forward(params, ids_BT, cache, count_B, config=self.model.config, **promises)
+        how = {"config": self.model.config, "absorbed": self.absorbed, **promises}
+        return forward(params, ids_BT, cache, count_B, **how)
 
     def _captured(
         self, params: Any, ids_BT: Any, cache: Cache | None, count_B: Any, stands: Any
@@ -135,7 +144,8 @@ class Driver:
             seen[name] = x
             return stands.get(name, x)
 
-        _, after = forward(params, ids_BT, cache, count_B, config=self.model.config, tap=tap)
+        how = {"config": self.model.config, "absorbed": self.absorbed}
+        _, after = forward(params, ids_BT, cache, count_B, **how, tap=tap)
         return seen, after
 
 

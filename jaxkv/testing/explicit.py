@@ -25,13 +25,13 @@ class ExplicitSite:
 
     Attributes:
         k_BSKH: Keys, rotated.
-        v_BSKH: Values.
+        v_BSKH: Values; of latents too, so that a tester may change one side alone.
         slot_BT: int32, where each new token is written; S or more for nowhere.
         visible_BTS: Which slots each new token may read, after the write.
     """
 
     k_BSKH: Float[Array, "B S K H"]
-    v_BSKH: Float[Array, "B S K H"]
+    v_BSKH: Float[Array, "B S K _"]
     slot_BT: Int[Array, "B T"]
     visible_BTS: Bool[Array, "B T S"]
 
@@ -45,7 +45,7 @@ def fault(site: ExplicitSite, cache: Cache) -> str | None:
 def check(
     site: ExplicitSite,
     k_BTKH: Float[Array, "M 1 K H"],
-    v_BTKH: Float[Array, "M 1 K H"],
+    v_BTKH: Float[Array, "M 1 K H"] | None,
     *,
     rule: ops.Rule,
 ) -> None:
@@ -64,33 +64,40 @@ def check(
 def attend(
     site: ExplicitSite,
     step: Step,
-    q_BTNH: Float[Array, "M 1 N H"],
+    q_BTNH: Float[Array, "M 1 N _"],
     k_BTKH: Float[Array, "M 1 K H"],
-    v_BTKH: Float[Array, "M 1 K H"],
+    v_BTKH: Float[Array, "M 1 K H"] | None,
     *,
     rule: ops.Rule,
     rotate: Rotate | None = None,
     bias: Bias | None = None,
     expand: Expand | None = None,
-) -> tuple[Float[Array, "M 1 N H"], ExplicitSite]:
+) -> tuple[Float[Array, "M 1 N _"], ExplicitSite]:
     """Return attention over what the site says is visible, and the site with the tokens written."""
     if rotate is not None:
         q_BTNH, k_BTKH = rotate(q_BTNH, step.position_BT), rotate(k_BTKH, step.position_BT)
     (b, t, s), (m, _, n, h) = site.visible_BTS.shape, q_BTNH.shape
-    kv_heads = k_BTKH.shape[2]
+    if v_BTKH is None:
+        v_BTKH = k_BTKH[..., : site.v_BSKH.shape[-1]]
     row_B1 = jnp.arange(b, dtype=jnp.int32)[:, None]
     k_BSKH, v_BSKH = (
-        held.at[row_B1, site.slot_BT].set(new.reshape(b, t, kv_heads, h), mode="drop")
+        held.at[row_B1, site.slot_BT].set(new.reshape(b, t, *new.shape[2:]), mode="drop")
         for held, new in ((site.k_BSKH, k_BTKH), (site.v_BSKH, v_BTKH))
     )
+    keys_BSKH, read_BSKH = k_BSKH, v_BSKH
+    if expand is not None:
+        latent = v_BSKH.shape[-1]
+        keys_BSKH, _ = expand(k_BSKH)
+        _, read_BSKH = expand(jnp.concatenate([v_BSKH, k_BSKH[..., latent:]], axis=-1))
     # A weight of 0 does not silence what nobody may see: 0 * NaN is NaN.
     seen_BS = jnp.any(site.visible_BTS, axis=1)
-    read_BSKH = jnp.where(seen_BS[:, :, None, None], v_BSKH, 0)
+    read_BSKH = jnp.where(seen_BS[:, :, None, None], read_BSKH, 0)
+    kv_heads = keys_BSKH.shape[2]
     q_XMH = ops.group_queries(q_BTNH.reshape(b, t, n, h), kv_heads)
-    k_XHS = k_BSKH.transpose(0, 2, 3, 1).reshape(b * kv_heads, h, s)
-    v_XSH = read_BSKH.swapaxes(1, 2).reshape(b * kv_heads, s, h)
+    k_XHS = keys_BSKH.transpose(0, 2, 3, 1).reshape(b * kv_heads, h, s)
+    v_XSH = read_BSKH.swapaxes(1, 2).reshape(b * kv_heads, s, -1)
     visible_XMS = ops.spread(site.visible_BTS, num_kv_heads=kv_heads, groups=n // kv_heads)
     weight_XMS = ops.softmax(ops.score(q_XMH, k_XHS, rule=rule), visible_XMS)
     o_XMH = jnp.einsum("XMS,XSH->XMH", weight_XMS.astype(v_XSH.dtype), v_XSH)
     o_BTNH = ops.ungroup(o_XMH, rows=b, tokens=t)
-    return o_BTNH.reshape(m, 1, n, h), dataclasses.replace(site, k_BSKH=k_BSKH, v_BSKH=v_BSKH)
+    return o_BTNH.reshape(m, 1, n, -1), dataclasses.replace(site, k_BSKH=k_BSKH, v_BSKH=v_BSKH)

@@ -51,11 +51,13 @@ class ExplicitState:
 
 def empty(model: Decoder, *, batch: int, capacity: int) -> ExplicitState:
     """Return a state without tokens."""
-    heads = [
-        (layer.attention.num_kv_heads, layer.attention.head_dim) for layer in model.config.layers
-    ]
+    attentions = [layer.attention for layer in model.config.layers]
+    heads = [(a.num_kv_heads, a.head_dim) for a in attentions]
+    latents = [(1, a.latent.rank) if a.latent else None for a in attentions]
+    values_of = [latent or plain for latent, plain in zip(latents, heads, strict=True)]
     keys, values = (
-        tuple(jnp.zeros((batch, capacity, *each), model.dtype) for each in heads) for _ in range(2)
+        tuple(jnp.zeros((batch, capacity, *each), model.dtype) for each in shapes)
+        for shapes in (heads, values_of)
     )
     position_BS = np.tile(np.arange(capacity, dtype=np.int32), (batch, 1))
     held = tuple(np.zeros((batch, capacity), np.bool_) for _ in heads)

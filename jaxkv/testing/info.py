@@ -21,7 +21,6 @@ _NEVER = {
     "speculate": "there is no speculative generation",
     "quant": "there is no quantized cache",
     "cross": "the model is a decoder alone",
-    "mla": "no family with latent attention is offered",
 }
 
 
@@ -85,7 +84,7 @@ def describe(
     """Return what a subject on a layout offers, and why it does not offer the rest."""
     config = model.config
     absent = _absent(config, layout)
-    extra = {"rope", "gqa", "paged"} - absent.keys()
+    extra = {"rope", "gqa", "mla", "paged"} - absent.keys()
     return SubjectInfo(
         name=name,
         framework="jax",
@@ -110,6 +109,10 @@ def _absent(config: ModelConfig, layout: str) -> dict[str, str]:
         absent["rope"] = "positions are learned, so a shift reads another part of their table"
     if all(a.groups == 1 for a in attentions):
         absent["gqa"] = "every query head has a key/value head of its own already"
+    if any(a.latent is not None for a in attentions):
+        absent["gqa"] = "latent attention has one head of keys and values"
+    else:
+        absent["mla"] = "the model has no latent attention"
     if layout != "paged":
         absent["paged"] = f"the {layout} layout has no pages; layout=paged has"
     if layout == "window" and any(a.window is not None for a in attentions):
@@ -122,7 +125,9 @@ def _variants(config: ModelConfig, layout: str) -> tuple[str, ...]:
     names = ["layout_contiguous", "layout_paged", "window=N", "eager", "jit"]
     if any(a.window is not None for a in attentions):
         names.append("layout_window")
-    if any(a.groups > 1 for a in attentions):
+    if any(a.latent is not None for a in attentions):
+        names += ["mla_absorbed", "mla_naive"]
+    elif any(a.groups > 1 for a in attentions):
         names.append("gqa_as_mha")
     if layout == "paged":
         names.append("page_size=N")

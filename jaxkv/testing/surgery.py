@@ -7,8 +7,10 @@ size, Y = A*K.
 """
 
 import dataclasses
+from functools import partial
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -79,13 +81,24 @@ def _write_slots(site: Any, k_BSKH: np.ndarray, v_BSKH: np.ndarray) -> Any:
     rows, slots, kv_heads, width = k_BSKH.shape
     lines = rows * kv_heads
     k_XHS = k_BSKH.transpose(0, 2, 3, 1).reshape(lines, width, slots)
-    v_XSH = v_BSKH.transpose(0, 2, 1, 3).reshape(lines, slots, width)
+    v_XSH = v_BSKH.transpose(0, 2, 1, 3).reshape(lines, slots, -1)
     if isinstance(site, ContiguousSite):
-        dtype = site.k_XHS.dtype
-        return ContiguousSite(jnp.asarray(k_XHS, dtype), jnp.asarray(v_XSH, dtype))
+        dtype, rank = site.k_XHS.dtype, site.rank
+        if rank is not None:
+            return ContiguousSite(jnp.asarray(_merged(site.k_XHS, k_XHS, v_XSH)), None, rank)
+        return ContiguousSite(jnp.asarray(k_XHS, dtype), jnp.asarray(v_XSH, dtype), None)
     assert isinstance(site, WindowSite)  # the layouts of the product
     dtype = site.k_XHC.dtype
     return WindowSite(jnp.asarray(k_XHS, dtype), jnp.asarray(v_XSH, dtype), site.window, site.slack)
+
+
+def _merged(old_XHS: Any, k_XHS: np.ndarray, v_XSH: np.ndarray) -> np.ndarray:
+    """Return the keys whose first channels are values too: what changed on either side is there."""
+    merged_XHS, rank = np.array(k_XHS, old_XHS.dtype), v_XSH.shape[2]
+    values_XHS = v_XSH.swapaxes(1, 2)
+    has_changed = values_XHS != np.asarray(old_XHS)[:, :rank]
+    merged_XHS[:, :rank] = np.where(has_changed, values_XHS, merged_XHS[:, :rank])
+    return merged_XHS
 
 
 def _write_pages(
@@ -94,16 +107,19 @@ def _write_pages(
     rows, _, kv_heads, width = k_BSKH.shape
     size, total = pages.page_size, pages.count_A.shape[0]
     page_BC = np.asarray(pages.table_BC)
-    k_BCPKH, v_BCPKH = (x.reshape(rows, columns, size, kv_heads, width) for x in (k_BSKH, v_BSKH))
+    k_BCPKH, v_BCPKH = (x.reshape(rows, columns, size, kv_heads, -1) for x in (k_BSKH, v_BSKH))
     k_AKHP = np.array(site.k_YHP).reshape(total, kv_heads, width, size)
-    v_AKPH = np.array(site.v_YPH).reshape(total, kv_heads, size, width)
     k_AKHP[page_BC] = k_BCPKH.transpose(0, 1, 3, 4, 2)
+    k_YHP = k_AKHP.reshape(-1, width, size)
+    if site.rank is not None:
+        v_AKPH = k_AKHP[:, :, : site.rank].swapaxes(2, 3).copy()
+        v_AKPH[page_BC] = v_BCPKH.transpose(0, 1, 3, 2, 4)
+        merged = _merged(site.k_YHP, k_YHP, v_AKPH.reshape(-1, size, site.rank))
+        return PagedSite(jnp.asarray(merged), None, kv_heads, site.rank)
+    v_AKPH = np.array(site.v_YPH).reshape(total, kv_heads, size, width)
     v_AKPH[page_BC] = v_BCPKH.transpose(0, 1, 3, 2, 4)
-    return PagedSite(
-        jnp.asarray(k_AKHP.reshape(-1, width, size)),
-        jnp.asarray(v_AKPH.reshape(-1, size, width)),
-        kv_heads,
-    )
+    v_YPH = v_AKPH.reshape(-1, size, width)
+    return PagedSite(jnp.asarray(k_YHP), jnp.asarray(v_YPH), kv_heads, None)
 
 
 def _unshare(cache: Cache) -> Cache:
@@ -123,11 +139,7 @@ def _relaid(cache: Cache, table_BC: np.ndarray, source_A: np.ndarray) -> Cache:
         count_A=jnp.asarray(count_A, jnp.int32),
     )
     sites = tuple(
-        PagedSite(
-            _lines(site.k_YHP, source_A, site.num_kv_heads),
-            _lines(site.v_YPH, source_A, site.num_kv_heads),
-            site.num_kv_heads,
-        )
+        jax.tree.map(partial(_lines, source_A=source_A, kv_heads=site.num_kv_heads), site)
         for site in cache.sites
     )
     return dataclasses.replace(cache, shared=pages, sites=sites)

@@ -98,6 +98,8 @@ def options_of(name: str, model: Decoder, known: Sequence[str]) -> dict[str, Any
         "gqa_as_mha": lambda: {"model": repeat_kv_heads(model)},
         "window": lambda: {"model": change_window(model, int(number))},
         "page_size": lambda: {"page_size": int(number)},
+        "mla_naive": lambda: {"absorbed": False},
+        "mla_absorbed": lambda: {"absorbed": True},
         "eager": lambda: {"compiled": False},
         "jit": lambda: {"compiled": True},
         "": lambda: {"layout": layout},

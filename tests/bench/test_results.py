@@ -65,7 +65,7 @@ def test_a_page_holds_every_number_and_asks_for_nothing_outside(rows, tmp_path):
 def test_a_page_escapes_what_it_is_given():
     row = Row("decode", "<b>", "it", "step", "ms", 1.0, 1.0, 1.0)
 
-    text = page([row], about="<script>", says="", environment=environment())
+    text = page([row], about="<script>", says="", environment=environment(), figures={})
 
     assert "<script>" not in text
     assert "<b>" not in text

@@ -18,12 +18,12 @@ EXCEPTIONS: dict[str, list[str]] = {
         "torchkv's have rank 4"
     ): [
         (
-            "caches/contiguous.py: ContiguousSite is class(k_XHS, v_XSH) in jaxkv, "
-            "class(k_BKSH, v_BKSH) in torchkv"
+            "caches/contiguous.py: ContiguousSite is class(k_XHS, v_XSH, rank) in jaxkv, "
+            "class(k_BKSH, v_BKSH, rank) in torchkv"
         ),
         (
-            "caches/paged.py: PagedSite is class(k_YHP, v_YPH, num_kv_heads) in jaxkv, "
-            "class(k_AKPH, v_AKPH) in torchkv"
+            "caches/paged.py: PagedSite is class(k_YHP, v_YPH, num_kv_heads, rank) in jaxkv, "
+            "class(k_AKPH, v_AKPH, rank) in torchkv"
         ),
         (
             "caches/slots.py: attend_slots is (q_BTNH, k_XHS, v_XSH, *, query_BT, key_BS, "
@@ -33,6 +33,14 @@ EXCEPTIONS: dict[str, list[str]] = {
         (
             "caches/slots.py: by_row is (k_XHS, v_XSH, *, rows) in jaxkv, (k_BKSH, v_BKSH) in "
             "torchkv"
+        ),
+        (
+            "caches/slots.py: expanded is (k_XHS, expand, *, rows) in jaxkv, (k_BKSH, expand) "
+            "in torchkv"
+        ),
+        (
+            "caches/slots.py: values_of is (k_XHS, v_XSH, *, rank) in jaxkv, (k_BKSH, v_BKSH, *, "
+            "rank) in torchkv"
         ),
         (
             "caches/slots.py: gather_rows is (x_X, rows_B, *, batch) in jaxkv, (x_B, rows_B) "

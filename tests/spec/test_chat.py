@@ -1,5 +1,7 @@
 """Chat templates: the text that a model was trained on, and templates that cannot misbehave."""
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -7,8 +9,11 @@ import pytest
 from jaxkv.spec.chat import render_chat
 from jaxkv.spec.checkpoint import Checkpoint
 from jaxkv.spec.errors import ConfigError, JaxkvError, RequestError
+from jaxkv.spec.gguf_file import read_gguf
 from jaxkv.spec.source import open_tokenizer
+from tests.spec.vocabularies import sentencepiece
 
+LLAMA = sentencepiece(add_space_prefix=False)
 USER = {"role": "user", "content": "What is the capital of France?"}
 SHORT = "{{ bos_token }}{% for m in messages %}[{{ m['role'] }}] {{ m['content'] }}\n{% endfor %}"
 
@@ -55,10 +60,33 @@ def test_a_given_system_text_takes_the_place_of_the_default(smollm2_checkpoint: 
             directory([{"name": "tools", "template": "x"}, {"name": "default", "template": SHORT}]),
             id="several-by-name",
         ),
+        pytest.param(
+            gguf(SHORT) | {"tokenizer.chat_template.tools": "x"}, id="gguf-several-by-name"
+        ),
+        pytest.param(
+            {"tokenizer.chat_template.default": SHORT, "tokenizer.chat_template.tools": "x"}
+            | {key: each for key, each in gguf("").items() if key != "tokenizer.chat_template"},
+            id="gguf-default-by-name",
+        ),
     ],
 )
 def test_a_template_is_found_wherever_checkpoints_keep_it(data: dict[str, Any]):
     assert render_chat(data, [USER]) == "<s>[user] What is the capital of France?\n"
+
+
+def test_the_template_of_a_gguf_file_gives_the_ids_of_its_own_control_tokens(
+    write_gguf: Callable[..., Path],
+):
+    template = "{{ bos_token }}{% for m in messages %}<|user|>{{ m['content'] }}<|end|>{% endfor %}"
+    metadata = {key: each[:97] if isinstance(each, list) else each for key, each in LLAMA.items()}
+    checkpoint = read_gguf(write_gguf(metadata | {"tokenizer.chat_template": template}))
+
+    text = render_chat(checkpoint.tokenizer_data, [{"role": "user", "content": "\n"}])
+    ids = open_tokenizer(checkpoint).encode(text, rendered=True)
+
+    # After the unknown token, four control tokens and three others come the bytes.
+    assert text == "<s><|user|>\n<|end|>"
+    assert ids == [1, 3, 8 + 10, 4]
 
 
 def test_templates_may_use_what_transformers_offers_them():
@@ -83,6 +111,21 @@ def test_a_model_without_template_says_so(data: Any):
     assert refusal(data, [USER], ConfigError) == (
         "render_chat: this model has no chat template, expected one beside its tokenizer. "
         "Take an instruction-tuned checkpoint, or write the text yourself."
+    )
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        directory([{"name": "tools", "template": "x"}, {"name": "rag", "template": "x"}]),
+        {"tokenizer.chat_template.tools": "x", "tokenizer.chat_template.rag": "x"},
+    ],
+    ids=["directory", "gguf"],
+)
+def test_a_model_with_templates_of_other_names_lists_them(data: dict[str, Any]):
+    assert refusal(data, [USER], ConfigError) == (
+        "render_chat: this model has chat templates called rag, tools, expected one called "
+        "default. Write the text yourself."
     )
 
 

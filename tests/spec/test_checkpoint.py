@@ -75,6 +75,12 @@ def test_no_end_id_in_the_file_means_none(write_gguf: WriteGguf):
     assert read_gguf(write_gguf({"tokenizer.ggml.eos_token_id": None})).end_ids == ()
 
 
+def test_the_ends_of_a_turn_and_of_a_message_end_a_text_too(write_gguf: WriteGguf):
+    more = {"tokenizer.ggml.eot_token_id": 7, "tokenizer.ggml.eom_token_id": 5}
+
+    assert read_gguf(write_gguf(more)).end_ids == (5, 7)
+
+
 @pytest.mark.parametrize(
     ("name", "canonical", "kind"),
     [
@@ -268,6 +274,15 @@ WRONG_MODELS = [
         "weight 'blk.0.ffn_down.weight' has shape (52, 64), expected (64, 52). Is it stored "
         "(in, out)?",
         id="misshapen-tensor",
+    ),
+    pytest.param(
+        {"llama.attention.head_count_kv": 6},
+        {},
+        WeightError,
+        "weight 'blk.0.attn_k.weight' has shape (54, 64), expected (108, 64). Do config and "
+        "weights belong together? A checkpoint's number of KV heads cannot be overridden: another "
+        "one needs conversion and training.",
+        id="kv-heads",
     ),
     pytest.param(
         {},

@@ -23,7 +23,22 @@ NEOX = {key: value for key, value in BASE.items() if key != "num_key_value_heads
 MOE = BASE | {"moe_intermediate_size": 20, "num_experts": 5, "num_experts_per_tok": 2}
 SLIDES = ["sliding_attention", "full_attention"] * 2
 GPT2 = {"vocab_size": 97, "n_embd": 12, "n_head": 3, "n_layer": 2, "n_positions": 11}
+DEEPSEEK = BASE | {
+    "num_key_value_heads": 6,
+    "moe_intermediate_size": 20,
+    "n_routed_experts": 8,
+    "n_group": 4,
+    "topk_group": 2,
+    "num_experts_per_tok": 2,
+    "first_k_dense_replace": 1,
+    "kv_lora_rank": 24,
+    "q_lora_rank": 15,
+    "qk_nope_head_dim": 11,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 14,
+}
 OF_TYPE = {"gpt2": GPT2, "gpt_neox": NEOX, "qwen3_moe": MOE}
+OF_TYPE |= {"deepseek_v2": DEEPSEEK, "deepseek_v3": DEEPSEEK}
 FACTORS = {"short_factor": [1.0, 1.1, 1.2, 1.3], "long_factor": [2.0, 3.0, 4.0, 5.0]}
 
 

@@ -25,6 +25,8 @@ WITH: dict[tuple[str, str], dict[str, Any]] = {
     ("qwen3_moe", "num_local_experts"): {"num_experts": ..., "num_local_experts": 5},
     ("qwen3_moe", "intermediate_size"): {"mlp_only_layers": [0]},
 }
+GROUPED = {"topk_method": "group_limited_greedy"}
+WITH |= {("deepseek_v2", key): GROUPED for key in ("n_group", "topk_group")}
 WITH |= {("qwen3", key): more for (name, key), more in [*WITH.items()] if name == "qwen2"}
 # Another value than the base's and the default.
 OTHER: dict[str, Any] = {
@@ -34,11 +36,13 @@ OTHER: dict[str, Any] = {
     "attn_logit_softcapping": 5.0,
     "decoder_sparse_step": 2,
     "final_logit_softcapping": 3.0,
+    "first_k_dense_replace": 2,
     "head_dim": 10,
     "hidden_act": "gelu_new",
     "hidden_activation": "silu",
     "hidden_size": 60,
     "intermediate_size": 53,
+    "kv_lora_rank": 25,
     "layer_norm_eps": 0.5,
     "layer_norm_epsilon": 0.5,
     "layer_types": SLIDES[::-1],
@@ -49,32 +53,44 @@ OTHER: dict[str, Any] = {
     "moe_intermediate_size": 21,
     "n_ctx": 12,
     "n_embd": 24,
+    "n_group": 2,
     "n_head": 2,
     "n_inner": 7,
     "n_layer": 3,
     "n_positions": 12,
-    "norm_topk_prob": True,
+    "n_routed_experts": 12,
+    "n_shared_experts": 3,
+    "norm_topk_prob": None,
     "num_attention_heads": 3,
     "num_experts": 6,
     "num_experts_per_tok": 3,
     "num_hidden_layers": 3,
     "num_key_value_heads": 2,
     "num_local_experts": 6,
+    "num_nextn_predict_layers": 1,
     "original_max_position_embeddings": 17,
     "partial_rotary_factor": 0.5,
+    "q_lora_rank": 16,
+    "qk_nope_head_dim": 12,
+    "qk_rope_head_dim": 10,
     "query_pre_attn_scalar": 30,
     "rms_norm_eps": 0.5,
+    "rope_interleave": False,
     "rope_local_base_freq": 7.0,
     "rope_parameters": {"rope_type": "linear", "factor": 2.0},
     "rope_scaling": {"type": "linear", "factor": 2.0},
     "rope_theta": 7.0,
     "rotary_emb_base": 7.0,
     "rotary_pct": 0.5,
+    "routed_scaling_factor": 3.5,
     "sliding_window": 7,
     "sliding_window_pattern": 2,
     "tie_word_embeddings": None,
+    "topk_group": 3,
+    "topk_method": "group_limited_greedy",
     "use_parallel_residual": False,
     "use_sliding_window": True,
+    "v_head_dim": 15,
     "vocab_size": 98,
 }
 CASES = [
@@ -90,6 +106,8 @@ def test_a_key_that_is_read_changes_the_config_or_is_refused(model_type, key):
     before, other = read(model_type, **more), OTHER[key]
     if key == "tie_word_embeddings":
         other = not before.tied_head
+    if key == "norm_topk_prob":
+        other = not any(getattr(layer.mlp, "normalized", False) for layer in before.layers)
     if (model_type, key) == ("gemma2", "layer_types"):
         more = more | {"sliding_window": 7}
 

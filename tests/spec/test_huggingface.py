@@ -314,8 +314,8 @@ REFUSED = [
     ),
     (
         {"model_type": "mamba"},
-        "model_type is 'mamba', expected one of gemma2, gemma3_text, gpt2, gpt_neox, llama, "
-        "mistral, mixtral, phi3, qwen2, qwen3, qwen3_moe. "
+        "model_type is 'mamba', expected one of deepseek_v2, deepseek_v3, gemma2, "
+        "gemma3_text, gpt2, gpt_neox, llama, mistral, mixtral, phi3, qwen2, qwen3, qwen3_moe. "
         "Write a file for it in jaxkv/spec/families and add it to the table there.",
     ),
     (

@@ -47,6 +47,31 @@ def test_control_and_user_defined_tokens_are_recognized_inside_text():
     assert tokenizer.decode([2, 0, 3, 1]) == "a<end>b<tool>"
 
 
+def test_start_and_end_are_added_where_the_file_says_so_but_not_to_a_rendered_chat():
+    both = {"tokenizer.ggml.add_bos_token": True, "tokenizer.ggml.add_eos_token": True}
+    tokenizer = Tokenizer.from_gguf(DATA | both | {"tokenizer.ggml.bos_token_id": 1})
+
+    assert tokenizer.encode("ab") == [1, 9, 0]
+    assert tokenizer.encode("ab", rendered=True) == [9]
+
+
+@pytest.mark.parametrize(("pre", "ids"), [("llama-bpe", [1, 9]), ("gpt-2", [9])])
+def test_some_pre_tokenizers_start_a_text_where_the_file_is_silent(pre: str, ids: list[int]):
+    more = {"tokenizer.ggml.pre": pre, "tokenizer.ggml.bos_token_id": 1}
+    data = {k: v for k, v in (DATA | more).items() if k != "tokenizer.ggml.add_bos_token"}
+
+    assert Tokenizer.from_gguf(data).encode("ab") == ids
+
+
+@pytest.mark.parametrize("model", ["none", "no_vocab", None])
+def test_a_file_without_vocabulary_speaks_in_ids(
+    model: str | None, write_gguf: Callable[..., Path]
+):
+    checkpoint = read_gguf(write_gguf({"tokenizer.ggml.model": model}))
+
+    assert open_tokenizer(checkpoint).encode("7 96") == [7, 96]
+
+
 def test_vocab_size_counts_every_token_once():
     assert Tokenizer.from_gguf(DATA).vocab_size == 11
 
@@ -63,26 +88,46 @@ def test_id_outside_the_vocabulary_is_refused(ids: list[int]):
 
 
 OTHERS = "Take a checkpoint with a supported tokenizer, or work with token ids."
+PRE = (
+    "'deepseek-r1-qwen' or 'gpt-2' or 'llama-bpe' or 'llama-v3' or 'llama3' or 'qwen2' or 'smollm'"
+)
 REFUSED = [
     pytest.param(
-        {"tokenizer.ggml.model": "llama"},
-        f"tokenizer.ggml.model is 'llama', expected 'gpt2'. {OTHERS}",
-        id="sentencepiece",
+        {"tokenizer.ggml.model": "t5"},
+        f"tokenizer.ggml.model is 't5', expected 'gpt2' or 'llama'. {OTHERS}",
+        id="model",
     ),
     pytest.param(
-        {"tokenizer.ggml.pre": "qwen2"},
-        f"tokenizer.ggml.pre is 'qwen2', expected 'gpt-2' or 'smollm'. {OTHERS}",
+        {"tokenizer.ggml.pre": "qwen35"},
+        f"tokenizer.ggml.pre is 'qwen35', expected {PRE}. Did you mean 'qwen2'? Else take a "
+        "checkpoint with a supported tokenizer, or work with token ids.",
         id="pre",
     ),
     pytest.param(
         {"tokenizer.ggml.pre": None},
-        f"tokenizer.ggml.pre is None, expected 'gpt-2' or 'smollm'. {OTHERS}",
+        f"tokenizer.ggml.pre is None, expected {PRE}. {OTHERS}",
         id="no-pre",
     ),
     pytest.param(
         {"tokenizer.ggml.add_bos_token": True},
-        f"tokenizer.ggml.add_bos_token is True, expected False. {OTHERS}",
+        "tokenizer.ggml.bos_token_id is None, expected an id below 11. Is the file complete?",
         id="bos",
+    ),
+    pytest.param(
+        {"tokenizer.ggml.add_eos_token": 1},
+        "tokenizer.ggml.add_eos_token is 1, expected True or False. Is the file damaged?",
+        id="flag",
+    ),
+    pytest.param(
+        {"tokenizer.ggml.add_bos_tokens": True},
+        "tokenizer.ggml.add_bos_tokens is True, expected no such key (it may change ids). "
+        "Did you mean 'ggml.add_bos_token'?",
+        id="unknown-key",
+    ),
+    pytest.param(
+        {"tokenizer.ggml.precompiled_charsmap": [1]},
+        f"tokenizer.ggml.precompiled_charsmap is [1], expected []. {OTHERS}",
+        id="normalizes",
     ),
     pytest.param(
         {"tokenizer.ggml.merges": None},
@@ -119,7 +164,7 @@ def test_unsupported_tokenizer_is_refused_by_name(change: Mapping[str, Any], fac
 def test_tokenizer_travels_through_a_file(write_gguf: Callable[..., Path]):
     checkpoint = read_gguf(write_gguf(DATA))
 
-    assert checkpoint.tokenizer_data == DATA
+    assert checkpoint.tokenizer_data == DATA | {"general.architecture": "llama"}
     assert open_tokenizer(checkpoint).encode(" ab12") == [8, 3, 4, 5]
 
 

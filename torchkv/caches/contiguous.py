@@ -1,6 +1,7 @@
 """The contiguous layout: one key and one value buffer a layer.
 
-Token number p of a row stands in slot p.
+Token number p of a row stands in slot p. An attention to latents has no value buffer: its values
+are the first `rank` channels of the keys.
 
 Letters: B rows, T new tokens, N query heads, K key/value heads, H head width, S slots = capacity.
 """
@@ -22,7 +23,8 @@ class ContiguousSite:
     """One attention's buffers; slots at and beyond a row's length are never read."""
 
     k_BKSH: Float[Array, "B K S H"]
-    v_BKSH: Float[Array, "B K S H"]
+    v_BKSH: Float[Array, "B K S H"] | None
+    rank: int | None
 
 
 def init_site(
@@ -36,10 +38,13 @@ def init_site(
 ) -> ContiguousSite:
     """Return empty buffers; `slack` is not needed, every length can be rolled back to.
 
-    Cost: allocates 2 * batch * K * capacity * H elements.
+    Cost: allocates 2 * batch * K * capacity * H elements; half of them for a latent's keys alone.
     """
     shape = (batch, attention.num_kv_heads, capacity, attention.head_dim)
-    return ContiguousSite(torch.zeros(shape, dtype=dtype), torch.zeros(shape, dtype=dtype))
+    keys = torch.zeros(shape, dtype=dtype)
+    if attention.latent is not None:
+        return ContiguousSite(keys, None, attention.latent.rank)
+    return ContiguousSite(keys, torch.zeros(shape, dtype=dtype), None)
 
 
 def check(
@@ -52,24 +57,24 @@ def check(
     """Refuse what this site was not made for.
 
     Raises:
-        Unsupported: Keys or values are missing.
+        Unsupported: Keys or values are missing, or there are values beside latents.
         ShapeError: Batch, K, H or dtype differ.
     """
-    slots.check_new(site.k_BKSH, k_BTKH, v_BTKH)
+    slots.check_new(site.k_BKSH, k_BTKH, v_BTKH, rank=site.rank)
 
 
 def attend(
     site: ContiguousSite,
     step: Step,
-    q_BTNH: Float[Array, "B T N H"],
+    q_BTNH: Float[Array, "B T N _"],
     k_BTKH: Float[Array, "B T K H"],
-    v_BTKH: Float[Array, "B T K H"],
+    v_BTKH: Float[Array, "B T K H"] | None,
     *,
     rule: ops.Rule,
     rotate: Rotate | None = None,
     bias: Bias | None = None,
     expand: Expand | None = None,
-) -> tuple[Float[Array, "B T N H"], ContiguousSite]:
+) -> tuple[Float[Array, "B T N _"], ContiguousSite]:
     """Return the attention output of T new tokens, and the site, written in place.
 
     Row b writes its first step.count_B[b] tokens at slots [length_B[b], length_B[b] + count_B[b]);
@@ -80,11 +85,12 @@ def attend(
         step: From `begin`: positions, counts, room. The same for all layers.
         q_BTNH: Queries, not rotated.
         k_BTKH: Keys, not rotated. Same dtype as the site.
-        v_BTKH: Values.
+        v_BTKH: Values; None where they are the first channels of the keys.
         rule: Scale, soft cap, window; static.
         rotate: Applied to queries and keys with their positions; None for learned positions.
         bias: Addend of the scores from query and key positions.
-        expand: For latent attention; not offered here yet.
+        expand: From latents, with their rotary keys turned, to the keys and values of all heads;
+            None to attend to the latents themselves.
 
     Raises:
         ShapeError: Batch, K, H or dtype differ from the site; see `caches.attend`.
@@ -97,6 +103,7 @@ def attend(
         q_BTNH, k_BTKH = rotate(q_BTNH, step.position_BT), rotate(k_BTKH, step.position_BT)
     _write(site, step, k_BTKH, v_BTKH)
     if step.fresh:
+        k_BTKH, v_BTKH = slots.new_values(k_BTKH, v_BTKH, expand, rank=site.rank)
         out_BTNH = slots.attend_fresh(
             q_BTNH,
             k_BTKH,
@@ -108,7 +115,10 @@ def attend(
         )
         return out_BTNH, site
     first = 0 if rule.window is None else max(0, step.oldest + 1 - rule.window)
-    k_BKSH, v_BKSH = site.k_BKSH[:, :, first : step.used], site.v_BKSH[:, :, first : step.used]
+    k_BKSH = site.k_BKSH[:, :, first : step.used]
+    v_BKSH = slots.values_of(site.k_BKSH, site.v_BKSH, rank=site.rank)[:, :, first : step.used]
+    if expand is not None:
+        k_BKSH, v_BKSH = slots.expanded(k_BKSH, expand)
     if step.start is not None and q_BTNH.shape[1] == 1 and bias is None and rule.soft_cap is None:
         return slots.attend_all(q_BTNH, k_BKSH, v_BKSH, rule=rule), site
     key_BS, valid_BS = _places(step.length_B + step.count_B, first, step.used)
@@ -132,6 +142,8 @@ def fault(site: ContiguousSite, cache: Cache) -> str | None:
     slots = keys.shape[2]
     if slots != cache.capacity:
         return f"has {slots} slots, the cache has capacity {cache.capacity}"
+    if values is None:
+        return None if site.rank is not None else "has no values beside its keys"
     if values.shape != keys.shape or values.dtype != keys.dtype:
         beside = f"{values.dtype}{tuple(values.shape)} beside keys {keys.dtype}{tuple(keys.shape)}"
         return f"has values {beside}"
@@ -140,13 +152,14 @@ def fault(site: ContiguousSite, cache: Cache) -> str | None:
 
 def read(
     site: ContiguousSite, shared: None, length_B: Int[Array, " B"], peak_B: Int[Array, " B"]
-) -> tuple[Float[Array, "B S K H"], Float[Array, "B S K H"], Int[Array, "B S"], Bool[Array, "B S"]]:
+) -> tuple[Float[Array, "B S K H"], Float[Array, "B S K _"], Int[Array, "B S"], Bool[Array, "B S"]]:
     """Return keys, values, the position of each slot, and which slots hold a token.
 
     A probe for tests and crosscheck.
     """
     key_BS, valid_BS = _places(length_B, 0, site.k_BKSH.shape[2])
-    return *slots.by_row(site.k_BKSH, site.v_BKSH), key_BS, valid_BS
+    v_BKSH = slots.values_of(site.k_BKSH, site.v_BKSH, rank=site.rank)
+    return *slots.by_row(site.k_BKSH, v_BKSH), key_BS, valid_BS
 
 
 def floor(site: ContiguousSite, cache: Cache) -> Int[Array, " B"]:
@@ -156,20 +169,21 @@ def floor(site: ContiguousSite, cache: Cache) -> Int[Array, " B"]:
 
 def gather_site(site: ContiguousSite, rows_B: Int[Array, " C"], *, batch: int) -> ContiguousSite:
     """Return a copy of the site's named rows, in their order; rows may repeat."""
-    return ContiguousSite(
-        slots.gather_rows(site.k_BKSH, rows_B), slots.gather_rows(site.v_BKSH, rows_B)
-    )
+    values = None if site.v_BKSH is None else slots.gather_rows(site.v_BKSH, rows_B)
+    return ContiguousSite(slots.gather_rows(site.k_BKSH, rows_B), values, site.rank)
 
 
 def narrow_site(site: ContiguousSite, *, slots: int) -> ContiguousSite:
     """Return a site of the first slots, on the same memory."""
-    return ContiguousSite(site.k_BKSH[:, :, :slots], site.v_BKSH[:, :, :slots])
+    values = None if site.v_BKSH is None else site.v_BKSH[:, :, :slots]
+    return ContiguousSite(site.k_BKSH[:, :, :slots], values, site.rank)
 
 
 def widen_site(site: ContiguousSite, old: ContiguousSite) -> ContiguousSite:
     """Return the old, larger site with its first slots replaced, if they are not its own."""
     slots.copy_front(site.k_BKSH, old.k_BKSH)
-    slots.copy_front(site.v_BKSH, old.v_BKSH)
+    if site.v_BKSH is not None and old.v_BKSH is not None:
+        slots.copy_front(site.v_BKSH, old.v_BKSH)
     return old
 
 
@@ -179,7 +193,8 @@ def scrub_site(
     """Return the site with 0 in every slot that holds no token, in place."""
     _, valid_BS = _places(length_B, 0, site.k_BKSH.shape[2])
     slots.scrub_values(site.k_BKSH, valid_BS)
-    slots.scrub_values(site.v_BKSH, valid_BS)
+    if site.v_BKSH is not None:
+        slots.scrub_values(site.v_BKSH, valid_BS)
     return site
 
 
@@ -188,7 +203,7 @@ def poison_site(
 ) -> ContiguousSite:
     """Return a copy of the site with NaN in every slot that holds no token."""
     _, valid_BS = _places(length_B, 0, site.k_BKSH.shape[2])
-    return ContiguousSite(*slots.poison(site.k_BKSH, site.v_BKSH, valid_BS))
+    return ContiguousSite(*slots.poison(site.k_BKSH, site.v_BKSH, valid_BS), site.rank)
 
 
 def _places(length_B: Array, first: int, end: int) -> tuple[Array, Array]:
@@ -197,7 +212,7 @@ def _places(length_B: Array, first: int, end: int) -> tuple[Array, Array]:
     return key_BS, key_BS < length_B.unsqueeze(1)
 
 
-def _write(site: ContiguousSite, step: Step, k_BTKH: Array, v_BTKH: Array) -> None:
+def _write(site: ContiguousSite, step: Step, k_BTKH: Array, v_BTKH: Array | None) -> None:
     if step.start is not None:
         slots.write_slice(site.k_BKSH, site.v_BKSH, k_BTKH, v_BTKH, start=step.start)
         return

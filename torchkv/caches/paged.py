@@ -1,7 +1,8 @@
 """The paged layout: a pool of pages a layer, and one table for all layers that says whose they are.
 
 Token number p of a row stands in slot p mod P of the page in column p // P of the row's table line.
-The bookkeeping stands in `pages`; here is what a layer does with it. Writing is in place.
+The bookkeeping stands in `pages`; here is what a layer does with it. Writing is in place. An
+attention to latents has no values of its own: they are the first `rank` channels of the keys.
 
 Letters: B rows, T new tokens, N query heads, K key/value heads, H head width, P page size, A pages
 of the pool, C columns of the table, J pages of a tile, S = J*P slots of a tile, M = G*T grouped
@@ -31,7 +32,8 @@ class PagedSite:
     """One attention's pool; slots without a token and the trash page, number 0, are never read."""
 
     k_AKPH: Float[Array, "A K P H"]
-    v_AKPH: Float[Array, "A K P H"]
+    v_AKPH: Float[Array, "A K P H"] | None
+    rank: int | None
 
 
 def init_site(
@@ -45,11 +47,15 @@ def init_site(
 ) -> PagedSite:
     """Return an empty pool for the pages of `shared`; every length can be rolled back to.
 
-    Cost: allocates 2 * pages * K * page_size * H elements, the trash page among them.
+    Cost: allocates 2 * pages * K * page_size * H elements, the trash page among them; half of them
+    for a latent's keys alone.
     """
     pages, size = shared.count_A.shape[0], shared.page_size
     shape = (pages, attention.num_kv_heads, size, attention.head_dim)
-    return PagedSite(torch.zeros(shape, dtype=dtype), torch.zeros(shape, dtype=dtype))
+    keys = torch.zeros(shape, dtype=dtype)
+    if attention.latent is not None:
+        return PagedSite(keys, None, attention.latent.rank)
+    return PagedSite(keys, torch.zeros(shape, dtype=dtype), None)
 
 
 def check(
@@ -62,10 +68,10 @@ def check(
     """Refuse what this site was not made for.
 
     Raises:
-        Unsupported: Keys or values are missing.
+        Unsupported: Keys or values are missing, or there are values beside latents.
         ShapeError: K, H or dtype differ.
     """
-    new_k_BTKH, _ = slots.both(k_BTKH, v_BTKH)
+    new_k_BTKH, _ = slots.both(k_BTKH, v_BTKH, rank=site.rank)
     given, have = new_k_BTKH.shape[2], site.k_AKPH.shape[1]
     if given != have:
         raise ShapeError(
@@ -78,15 +84,15 @@ def check(
 def attend(
     site: PagedSite,
     step: Step,
-    q_BTNH: Float[Array, "B T N H"],
+    q_BTNH: Float[Array, "B T N _"],
     k_BTKH: Float[Array, "B T K H"],
-    v_BTKH: Float[Array, "B T K H"],
+    v_BTKH: Float[Array, "B T K H"] | None,
     *,
     rule: ops.Rule,
     rotate: Rotate | None = None,
     bias: Bias | None = None,
     expand: Expand | None = None,
-) -> tuple[Float[Array, "B T N H"], PagedSite]:
+) -> tuple[Float[Array, "B T N _"], PagedSite]:
     """Return the attention output of T new tokens, and the pool, written in place.
 
     Shared pages that the step writes to are copied first, as `begin` planned. Then tile after tile
@@ -98,11 +104,12 @@ def attend(
         step: From `begin`; its `shared` is a `PagePlan`.
         q_BTNH: Queries, not rotated.
         k_BTKH: Keys, not rotated. Same dtype as the site.
-        v_BTKH: Values.
+        v_BTKH: Values; None where they are the first channels of the keys.
         rule: Scale, soft cap, window; static.
         rotate: Applied to queries and keys with their positions; None for learned positions.
         bias: Addend of the scores from query and key positions.
-        expand: For latent attention; not offered here yet.
+        expand: From latents, with their rotary keys turned, to the keys and values of all heads,
+            tile by tile; None to attend to the latents themselves.
 
     Raises:
         ShapeError: K, H or dtype differ from the site; see `caches.attend`.
@@ -118,6 +125,7 @@ def attend(
     _copy_pages(site, plan)
     _write(site, step, plan.pages, k_BTKH, v_BTKH)
     if step.fresh:
+        k_BTKH, v_BTKH = slots.new_values(k_BTKH, v_BTKH, expand, rank=site.rank)
         out_BTNH = slots.attend_fresh(
             q_BTNH,
             k_BTKH,
@@ -128,7 +136,7 @@ def attend(
             bias=bias,
         )
         return out_BTNH, site
-    return _attend_tiles(site, step, plan.pages, q_BTNH, rule, bias), site
+    return _attend_tiles(site, step, plan.pages, q_BTNH, rule, bias, expand), site
 
 
 def fault(site: PagedSite, cache: Cache) -> str | None:
@@ -142,6 +150,8 @@ def fault(site: PagedSite, cache: Cache) -> str | None:
             f"has {total} pages of {size}, the table is for {len(pages.count_A)} pages of "
             f"{pages.page_size}"
         )
+    if values is None:
+        return None if site.rank is not None else "has no values beside its keys"
     if values.shape != keys.shape or values.dtype != keys.dtype:
         beside = f"{values.dtype}{tuple(values.shape)} beside keys {keys.dtype}{tuple(keys.shape)}"
         return f"has values {beside}"
@@ -150,12 +160,12 @@ def fault(site: PagedSite, cache: Cache) -> str | None:
 
 def read(
     site: PagedSite, shared: Pages, length_B: Int[Array, " B"], peak_B: Int[Array, " B"]
-) -> tuple[Float[Array, "B S K H"], Float[Array, "B S K H"], Int[Array, "B S"], Bool[Array, "B S"]]:
+) -> tuple[Float[Array, "B S K H"], Float[Array, "B S K _"], Int[Array, "B S"], Bool[Array, "B S"]]:
     """Return keys, values, the position of each slot, and which slots hold a token.
 
     In the order of the text, all columns of the table: a probe for tests and crosscheck.
     """
-    k_BKSH, v_BKSH = (_tile(x, shared.table_BC) for x in (site.k_AKPH, site.v_AKPH))
+    k_BKSH, v_BKSH = _tile(site, shared.table_BC)
     key_S = torch.arange(k_BKSH.shape[2], dtype=torch.int32, device=length_B.device)
     key_BS = key_S.expand(length_B.shape[0], -1)
     return *slots.by_row(k_BKSH, v_BKSH), key_BS, key_BS < length_B.unsqueeze(1)
@@ -180,7 +190,8 @@ def widen_site(site: PagedSite, old: PagedSite) -> PagedSite:
     """Return the site in the old one's memory, unless it is there already."""
     if site.k_AKPH.data_ptr() != old.k_AKPH.data_ptr():
         old.k_AKPH.copy_(site.k_AKPH)
-        old.v_AKPH.copy_(site.v_AKPH)
+        if site.v_AKPH is not None and old.v_AKPH is not None:
+            old.v_AKPH.copy_(site.v_AKPH)
     return old
 
 
@@ -189,8 +200,8 @@ def scrub_site(
 ) -> PagedSite:
     """Return the site with 0 in every slot of the pool that holds no token, in place."""
     empty_A1P1 = ~filled_slots(shared, length_B)[:, None, :, None]
-    site.k_AKPH.masked_fill_(empty_A1P1, 0.0)
-    site.v_AKPH.masked_fill_(empty_A1P1, 0.0)
+    for pool in _pools(site):
+        pool.masked_fill_(empty_A1P1, 0.0)
     return site
 
 
@@ -199,38 +210,51 @@ def poison_site(
 ) -> PagedSite:
     """Return a copy of the site with NaN in every slot that holds no token, trash page too."""
     empty_A1P1 = ~filled_slots(shared, length_B)[:, None, :, None]
-    return PagedSite(*(x.masked_fill(empty_A1P1, torch.nan) for x in (site.k_AKPH, site.v_AKPH)))
+    keys, *values = (pool.masked_fill(empty_A1P1, torch.nan) for pool in _pools(site))
+    return PagedSite(keys, values[0] if values else None, site.rank)
+
+
+def _pools(site: PagedSite) -> tuple[Array, ...]:
+    return (site.k_AKPH,) if site.v_AKPH is None else (site.k_AKPH, site.v_AKPH)
 
 
 def _copy_pages(site: PagedSite, plan: PagePlan) -> None:
     # Sources are read before any is written: the last holder of a page writes to it in this step.
     if plan.copies:
         source, target = (list(pages) for pages in zip(*plan.copies, strict=True))
-        for x in (site.k_AKPH, site.v_AKPH):
+        for x in _pools(site):
             x[target] = x[source]
 
 
-def _write(site: PagedSite, step: Step, pages: Pages, k_BTKH: Array, v_BTKH: Array) -> None:
+def _write(site: PagedSite, step: Step, pages: Pages, k_BTKH: Array, v_BTKH: Array | None) -> None:
     row_R, token_R = step.real
     position_R = step.position_BT[row_R, token_R].long()
     slot_R = position_R % pages.page_size
     page_R = pages.table_BC[row_R, position_R // pages.page_size].long()
     site.k_AKPH[page_R, :, slot_R] = k_BTKH[row_R, token_R]
-    site.v_AKPH[page_R, :, slot_R] = v_BTKH[row_R, token_R]
+    if site.v_AKPH is not None and v_BTKH is not None:
+        site.v_AKPH[page_R, :, slot_R] = v_BTKH[row_R, token_R]
 
 
-def _tile(x_AKPH: Array, page_BJ: Array) -> Array:
-    return x_AKPH[page_BJ].transpose(1, 2).flatten(2, 3)
+def _tile(site: PagedSite, page_BJ: Array) -> tuple[Array, Array]:
+    k_BKSH, *values = (pool[page_BJ].transpose(1, 2).flatten(2, 3) for pool in _pools(site))
+    return k_BKSH, slots.values_of(k_BKSH, values[0] if values else None, rank=site.rank)
 
 
 def _attend_tiles(
-    site: PagedSite, step: Step, pages: Pages, q_BTNH: Array, rule: ops.Rule, bias: Bias | None
+    site: PagedSite,
+    step: Step,
+    pages: Pages,
+    q_BTNH: Array,
+    rule: ops.Rule,
+    bias: Bias | None,
+    expand: Expand | None,
 ) -> Array:
     rows, tokens, heads, _ = q_BTNH.shape
-    kv_heads, size = site.k_AKPH.shape[1], pages.page_size
+    size, (kv_heads, width) = pages.page_size, _read_form(site, expand)
     q_BKMH = ops.group_queries(q_BTNH, kv_heads)
     up = ops.wide(q_BTNH.dtype)
-    out_BKMH = q_BKMH.new_zeros(q_BKMH.shape, dtype=up)
+    out_BKMH = q_BKMH.new_zeros((*q_BKMH.shape[:3], width), dtype=up)
     total_BKM1 = out_BKMH.new_zeros((*q_BKMH.shape[:3], 1))
     peak_BKM1 = torch.full_like(total_BKM1, -torch.inf)
     end_B1 = (step.length_B + step.count_B).unsqueeze(1)
@@ -238,7 +262,9 @@ def _attend_tiles(
         page_BJ = pages.table_BC[
             :, first : min(first + max(1, TILE // size), -(-step.used // size))
         ]
-        k_BKSH, v_BKSH = _tile(site.k_AKPH, page_BJ), _tile(site.v_AKPH, page_BJ)
+        k_BKSH, v_BKSH = _tile(site, page_BJ)
+        if expand is not None:
+            k_BKSH, v_BKSH = slots.expanded(k_BKSH, expand)
         key_S = torch.arange(k_BKSH.shape[2], dtype=torch.int32, device=end_B1.device)
         key_BS = (key_S + first * size).expand(end_B1.shape[0], -1)
         valid_BS = key_BS < end_B1
@@ -262,7 +288,15 @@ def _attend_tiles(
         total_BKM1 = total_BKM1 * shrink_BKM1 + weight_BKMS.sum(-1, keepdim=True)
         peak_BKM1 = higher_BKM1
     out_BKMH = out_BKMH / total_BKM1.masked_fill(total_BKM1 == 0, 1.0)
-    return ops.ungroup(out_BKMH.to(site.v_AKPH.dtype), tokens=tokens)
+    return ops.ungroup(out_BKMH.to(site.k_AKPH.dtype), tokens=tokens)
+
+
+def _read_form(site: PagedSite, expand: Expand | None) -> tuple[int, int]:
+    """Return how many heads of keys and values are read, and how wide the values are."""
+    if expand is not None:
+        _, _, heads, width = expand(site.k_AKPH[:1, :, :1].transpose(1, 2))[1].shape
+        return heads, width
+    return site.k_AKPH.shape[1], site.k_AKPH.shape[3] if site.rank is None else site.rank
 
 
 def _oldest_page(step: Step, rule: ops.Rule, size: int) -> int:

@@ -14,7 +14,7 @@ from torch import Tensor as Array
 
 from jaxkv.spec.errors import ShapeError, Unsupported
 from torchkv import ops
-from torchkv.caches.state import Bias
+from torchkv.caches.state import Bias, Expand
 
 
 def heads_first(x_BTKH: Float[Array, "B T K H"]) -> Float[Array, "B K T H"]:
@@ -24,44 +24,84 @@ def heads_first(x_BTKH: Float[Array, "B T K H"]) -> Float[Array, "B K T H"]:
 
 def write_slice(
     k_BKSH: Float[Array, "B K S H"],
-    v_BKSH: Float[Array, "B K S H"],
+    v_BKSH: Float[Array, "B K S H"] | None,
     new_k_BTKH: Float[Array, "B T K H"],
-    new_v_BTKH: Float[Array, "B T K H"],
+    new_v_BTKH: Float[Array, "B T K H"] | None,
     *,
     start: int,
 ) -> None:
-    """Write T slots from `start` in every row, in place.
+    """Write T slots from `start` in every row, in place; None for values that are not kept.
 
     Raises:
         RuntimeError: start + T exceeds S; `begin` refuses such rows before.
     """
     slots = slice(start, start + new_k_BTKH.shape[1])
     k_BKSH[:, :, slots] = heads_first(new_k_BTKH)
-    v_BKSH[:, :, slots] = heads_first(new_v_BTKH)
+    if v_BKSH is not None and new_v_BTKH is not None:
+        v_BKSH[:, :, slots] = heads_first(new_v_BTKH)
 
 
 def write_slots(
     k_BKSH: Float[Array, "B K S H"],
-    v_BKSH: Float[Array, "B K S H"],
+    v_BKSH: Float[Array, "B K S H"] | None,
     new_k_BTKH: Float[Array, "B T K H"],
-    new_v_BTKH: Float[Array, "B T K H"],
+    new_v_BTKH: Float[Array, "B T K H"] | None,
     *,
     row_P: Int[Array, " P"],
     token_P: Int[Array, " P"],
     slot_P: Int[Array, " P"],
 ) -> None:
-    """Write P tokens, each at its own row and slot, in place; no two may share both."""
+    """Write P tokens, each at its own row and slot, in place; no two may share both.
+
+    None for values that are not kept.
+    """
     k_BKSH.transpose(1, 2)[row_P, slot_P] = new_k_BTKH[row_P, token_P]
-    v_BKSH.transpose(1, 2)[row_P, slot_P] = new_v_BTKH[row_P, token_P]
+    if v_BKSH is not None and new_v_BTKH is not None:
+        v_BKSH.transpose(1, 2)[row_P, slot_P] = new_v_BTKH[row_P, token_P]
+
+
+def values_of(
+    k_BKSH: Float[Array, "B K S H"], v_BKSH: Float[Array, "B K S _"] | None, *, rank: int | None
+) -> Float[Array, "B K S _"]:
+    """Return the values: their own buffer, or the view of the keys' first `rank` channels."""
+    return k_BKSH[..., :rank] if v_BKSH is None else v_BKSH
+
+
+def expanded(
+    k_BKSH: Float[Array, "B K S H"], expand: Expand
+) -> tuple[Float[Array, "B N S _"], Float[Array, "B N S _"]]:
+    """Return the keys and values of all heads that latents expand to, in the buffers' order."""
+    k_BSNH, v_BSNH = expand(k_BKSH.transpose(1, 2))
+    return heads_first(k_BSNH), heads_first(v_BSNH)
+
+
+def new_values(
+    k_BTKH: Float[Array, "B T K H"],
+    v_BTKH: Float[Array, "B T K _"] | None,
+    expand: Expand | None,
+    *,
+    rank: int | None,
+) -> tuple[Float[Array, "B T N _"], Float[Array, "B T N _"]]:
+    """Return the keys and values that a fresh step reads: new ones, or what latents expand to.
+
+    Args:
+        k_BTKH: New keys, rotated.
+        v_BTKH: New values, None where they are the keys' first channels.
+        expand: From latents to the keys and values of all heads, if that form is wanted.
+        rank: How many channels of the keys are the values.
+    """
+    if expand is not None:
+        return expand(k_BTKH)
+    return k_BTKH, k_BTKH[..., :rank] if v_BTKH is None else v_BTKH
 
 
 def attend_all(
     q_BTNH: Float[Array, "B 1 N H"],
     k_BKSH: Float[Array, "B K S H"],
-    v_BKSH: Float[Array, "B K S H"],
+    v_BKSH: Float[Array, "B K S _"],
     *,
     rule: ops.Rule,
-) -> Float[Array, "B 1 N H"]:
+) -> Float[Array, "B 1 N _"]:
     """Return attention of one query a row to every slot given.
 
     No mask, because all of them are valid and visible.
@@ -76,7 +116,7 @@ def attend_all(
 def attend_slots(
     q_BTNH: Float[Array, "B T N H"],
     k_BKSH: Float[Array, "B K S H"],
-    v_BKSH: Float[Array, "B K S H"],
+    v_BKSH: Float[Array, "B K S _"],
     *,
     query_BT: Int[Array, "B T"],
     key_BS: Int[Array, "B S"],
@@ -84,7 +124,7 @@ def attend_slots(
     rule: ops.Rule,
     clean: bool,
     bias: Bias | None = None,
-) -> Float[Array, "B T N H"]:
+) -> Float[Array, "B T N _"]:
     """Return attention of T queries to S slots, in blocks of queries: scores stay at block x S.
 
     Slots that are not valid may hold anything, NaN included, and are replaced by 0, unless they are
@@ -101,13 +141,13 @@ def attend_slots(
 def attend_fresh(
     q_BTNH: Float[Array, "B T N H"],
     k_BTKH: Float[Array, "B T K H"],
-    v_BTKH: Float[Array, "B T K H"],
+    v_BTKH: Float[Array, "B T K _"],
     *,
     position_BT: Int[Array, "B T"],
     valid_BT: Bool[Array, "B T"],
     rule: ops.Rule,
     bias: Bias | None = None,
-) -> Float[Array, "B T N H"]:
+) -> Float[Array, "B T N _"]:
     """Return attention of T first tokens to themselves.
 
     Each block of queries reads only the keys that it can see.
@@ -183,14 +223,17 @@ def check_new(
     keys: Array,
     k_BTKH: Float[Array, "B T K _"] | None,
     v_BTKH: Float[Array, "B T K _"] | None,
+    *,
+    rank: int | None = None,
 ) -> None:
     """Refuse new keys and values that were not made for these buffers.
 
     Raises:
-        Unsupported: There are none, and this layout stores the step's own.
+        Unsupported: There are none, and this layout stores the step's own; or values beside keys
+            whose first `rank` channels they are.
         ShapeError: Batch, K, H or dtype differ.
     """
-    new_k_BTKH, _ = both(k_BTKH, v_BTKH)
+    new_k_BTKH, _ = both(k_BTKH, v_BTKH, rank=rank)
     check_form(keys, new_k_BTKH)
     rows, _, kv_heads, _ = new_k_BTKH.shape
     if tuple(keys.shape[:2]) != (rows, kv_heads):
@@ -225,14 +268,24 @@ def check_form(keys: Array, new_k_BTKH: Float[Array, "B T K H"]) -> None:
 
 
 def both(
-    k_BTKH: Float[Array, "B T K _"] | None, v_BTKH: Float[Array, "B T K _"] | None
-) -> tuple[Float[Array, "B T K H"], Float[Array, "B T K H"]]:
-    """Return new keys and values that are there, and alike.
+    k_BTKH: Float[Array, "B T K _"] | None,
+    v_BTKH: Float[Array, "B T K _"] | None,
+    *,
+    rank: int | None = None,
+) -> tuple[Float[Array, "B T K H"], Float[Array, "B T K H"] | None]:
+    """Return new keys and values that are there, and alike; with a rank, keys alone.
 
     Raises:
-        Unsupported: One is missing.
+        Unsupported: One is missing, or there with a rank.
         ShapeError: Their shapes differ.
     """
+    if rank is not None:
+        if k_BTKH is None or v_BTKH is not None:
+            raise Unsupported(
+                f"attend: expected k_BTKH, and None for v_BTKH: values are the first {rank} "
+                "channels of the keys that this site keeps. Pass latents beside rotary keys."
+            )
+        return k_BTKH, None
     if k_BTKH is None or v_BTKH is None:
         raise Unsupported(
             "attend: k_BTKH or v_BTKH is None, expected both: this layout stores the step's own "
@@ -247,8 +300,8 @@ def both(
 
 
 def by_row(
-    k_BKSH: Float[Array, "B K S H"], v_BKSH: Float[Array, "B K S H"]
-) -> tuple[Float[Array, "B S K H"], Float[Array, "B S K H"]]:
+    k_BKSH: Float[Array, "B K S H"], v_BKSH: Float[Array, "B K S _"]
+) -> tuple[Float[Array, "B S K H"], Float[Array, "B S K _"]]:
     """Return copies of the buffers in the order that people compare: row, slot, head, channel."""
     k_BSKH, v_BSKH = k_BKSH.transpose(1, 2), v_BKSH.transpose(1, 2)
     return (
@@ -271,11 +324,14 @@ def scrub_values(v_BKSH: Float[Array, "B K S H"], valid_BS: Bool[Array, "B S"]) 
 
 
 def poison(
-    k_BKSH: Float[Array, "B K S H"], v_BKSH: Float[Array, "B K S H"], valid_BS: Bool[Array, "B S"]
-) -> tuple[Float[Array, "B K S H"], Float[Array, "B K S H"]]:
+    k_BKSH: Float[Array, "B K S H"],
+    v_BKSH: Float[Array, "B K S H"] | None,
+    valid_BS: Bool[Array, "B S"],
+) -> tuple[Float[Array, "B K S H"], Float[Array, "B K S H"] | None]:
     """Return copies of the buffers with NaN in every slot that is not valid."""
     empty_B1S1 = ~valid_BS[:, None, :, None]
-    return k_BKSH.masked_fill(empty_B1S1, torch.nan), v_BKSH.masked_fill(empty_B1S1, torch.nan)
+    values = None if v_BKSH is None else v_BKSH.masked_fill(empty_B1S1, torch.nan)
+    return k_BKSH.masked_fill(empty_B1S1, torch.nan), values
 
 
 def copy_front(x_BKSH: Float[Array, "B K S H"], into_BKCH: Float[Array, "B K C H"]) -> None:

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor as Array
 
 from jaxkv.spec.config import Attention
-from jaxkv.spec.errors import ShapeError
+from jaxkv.spec.errors import ShapeError, Unsupported
 from torchkv import ops
 from torchkv.caches import slots
 from torchkv.caches.state import Bias, Cache, Expand, Rotate, Step
@@ -45,10 +45,18 @@ def init_site(
 
     A row that never exceeds the ring evicts nothing.
 
+    Raises:
+        Unsupported: The attention is to latents.
+
     Cost: allocates 2 * batch * K * min(W + slack, capacity) * H elements, whatever the text's
     length.
     """
     assert attention.window is not None  # caches.init sends only windowed layers here
+    if attention.latent is not None:
+        raise Unsupported(
+            "init: layout 'window' keeps no latents: no family trains them with a window. Take "
+            "'contiguous' or 'paged'."
+        )
     ring = min(attention.window + slack, capacity)
     shape = (batch, attention.num_kv_heads, ring, attention.head_dim)
     k_BKCH, v_BKCH = torch.zeros(shape, dtype=dtype), torch.zeros(shape, dtype=dtype)
@@ -195,6 +203,7 @@ def poison_site(
 ) -> WindowSite:
     """Return a copy of the ring with NaN in every slot that no later query can see."""
     k_BKCH, v_BKCH = slots.poison(site.k_BKCH, site.v_BKCH, _needed(site, length_B, peak_B))
+    assert v_BKCH is not None  # a ring keeps both
     return WindowSite(k_BKCH, v_BKCH, site.window, site.slack)
 
 

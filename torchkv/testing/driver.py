@@ -27,14 +27,22 @@ class Driver:
         model: Whose forward.
         compiled: Not offered.
         like: Not needed, where nothing is compiled.
+        absorbed: The form of attentions to latents; None for the cheaper one.
     """
 
-    def __init__(self, model: Decoder, *, compiled: bool, like: "Driver | None" = None):
+    def __init__(
+        self,
+        model: Decoder,
+        *,
+        compiled: bool,
+        like: "Driver | None" = None,
+        absorbed: bool | None = None,
+    ):
         if compiled:
             raise Unsupported(
                 "Subject: compiled is True, but PyTorch runs this twin op by op. Leave it out."
             )
-        self.model = model
+        self.model, self.absorbed = model, absorbed
         self._params = params_of(model)
 
     def run(self, state: Cache | None, tokens: Tokens) -> tuple[np.ndarray, Cache | None]:
@@ -100,10 +108,9 @@ class Driver:
     def _forward(
         self, ids_BT: Array, state: Cache | None, count_B: Array, **options: Any
     ) -> tuple[Array, Any]:
+        how = {"config": self.model.config, "absorbed": self.absorbed, **options}
         with torch.no_grad():
-            return forward(
-                self._params, ids_BT, state, count_B, config=self.model.config, **options
-            )
+            return forward(self._params, ids_BT, state, count_B, **how)
 
     def _ints(self, array: np.ndarray) -> Array:
         return torch.tensor(

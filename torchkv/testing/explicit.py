@@ -27,13 +27,13 @@ class ExplicitSite:
 
     Attributes:
         k_BSKH: Keys, rotated.
-        v_BSKH: Values.
+        v_BSKH: Values; of latents too, so that a tester may change one side alone.
         slot_BT: int32, where each new token is written; S or more for nowhere.
         visible_BTS: Which slots each new token may read, after the write.
     """
 
     k_BSKH: Float[Array, "B S K H"]
-    v_BSKH: Float[Array, "B S K H"]
+    v_BSKH: Float[Array, "B S K _"]
     slot_BT: Int[Array, "B T"]
     visible_BTS: Bool[Array, "B T S"]
 
@@ -47,7 +47,7 @@ def fault(site: ExplicitSite, cache: Cache) -> str | None:
 def check(
     site: ExplicitSite,
     k_BTKH: Float[Array, "M 1 K H"],
-    v_BTKH: Float[Array, "M 1 K H"],
+    v_BTKH: Float[Array, "M 1 K H"] | None,
     *,
     rule: ops.Rule,
 ) -> None:
@@ -66,26 +66,32 @@ def check(
 def attend(
     site: ExplicitSite,
     step: Step,
-    q_BTNH: Float[Array, "M 1 N H"],
+    q_BTNH: Float[Array, "M 1 N _"],
     k_BTKH: Float[Array, "M 1 K H"],
-    v_BTKH: Float[Array, "M 1 K H"],
+    v_BTKH: Float[Array, "M 1 K H"] | None,
     *,
     rule: ops.Rule,
     rotate: Rotate | None = None,
     bias: Bias | None = None,
     expand: Expand | None = None,
-) -> tuple[Float[Array, "M 1 N H"], ExplicitSite]:
+) -> tuple[Float[Array, "M 1 N _"], ExplicitSite]:
     """Return attention over what the site says is visible, and the site with the tokens written."""
     if rotate is not None:
         q_BTNH, k_BTKH = rotate(q_BTNH, step.position_BT), rotate(k_BTKH, step.position_BT)
     b, t = site.slot_BT.shape
+    if v_BTKH is None:
+        v_BTKH = k_BTKH[..., : site.v_BSKH.shape[-1]]
     k_BSKH, v_BSKH = (
         _written(held, new.unflatten(0, (b, t)).squeeze(2), site.slot_BT)
         for held, new in ((site.k_BSKH, k_BTKH), (site.v_BSKH, v_BTKH))
     )
+    read = k_BSKH, v_BSKH
+    if expand is not None:
+        turned_BSKH = k_BSKH[..., v_BSKH.shape[-1] :]
+        read = expand(k_BSKH)[0], expand(torch.cat((v_BSKH, turned_BSKH), -1))[1]
     # A weight of 0 does not silence what nobody may see: 0 * NaN is NaN.
     unseen_BS11 = ~site.visible_BTS.any(1)[:, :, None, None]
-    k_BKSH, v_BKSH = (x.masked_fill(unseen_BS11, 0.0).transpose(1, 2) for x in (k_BSKH, v_BSKH))
+    k_BKSH, v_BKSH = (x.masked_fill(unseen_BS11, 0.0).transpose(1, 2) for x in read)
     kv_heads, groups = k_BKSH.shape[1], q_BTNH.shape[2] // k_BKSH.shape[1]
     q_BKMH = ops.group_queries(q_BTNH.unflatten(0, (b, t)).squeeze(2), kv_heads)
     visible_B1MS = ops.spread(site.visible_BTS, groups=groups)

@@ -72,16 +72,28 @@ def grow(cache: Cache, like: Cache) -> Cache:
 
 
 def _replaced(site: Any, pages: Any, k_BKSH: Array, v_BKSH: Array) -> Any:
+    if isinstance(site, ContiguousSite) and site.rank is None:
+        return ContiguousSite(k_BKSH, v_BKSH, None)
     if isinstance(site, ContiguousSite):
-        return ContiguousSite(k_BKSH, v_BKSH)
+        return ContiguousSite(_merged(site.k_BKSH, k_BKSH, v_BKSH), None, site.rank)
     if isinstance(site, WindowSite):
         return WindowSite(k_BKSH, v_BKSH, site.window, site.slack)
     assert isinstance(site, PagedSite)  # the layouts of the product
     page_BC = pages.table_BC.long()
-    k_AKPH, v_AKPH = site.k_AKPH.clone(), site.v_AKPH.clone()
+    k_AKPH = site.k_AKPH.clone()
+    v_AKPH = (k_AKPH[..., : site.rank] if site.v_AKPH is None else site.v_AKPH).clone()
     for pool, new in ((k_AKPH, k_BKSH), (v_AKPH, v_BKSH)):
         pool[page_BC] = new.unflatten(2, (page_BC.shape[1], -1)).transpose(1, 2)
-    return PagedSite(k_AKPH, v_AKPH)
+    if site.rank is None:
+        return PagedSite(k_AKPH, v_AKPH, None)
+    return PagedSite(_merged(site.k_AKPH, k_AKPH, v_AKPH), None, site.rank)
+
+
+def _merged(old_BKSH: Array, k_BKSH: Array, v_BKSH: Array) -> Array:
+    """Return the keys whose first channels are values too: what changed on either side is there."""
+    rank = v_BKSH.shape[-1]
+    has_changed = v_BKSH != old_BKSH[..., :rank]
+    return torch.cat((torch.where(has_changed, v_BKSH, k_BKSH[..., :rank]), k_BKSH[..., rank:]), -1)
 
 
 def _unshare(cache: Cache) -> Cache:
@@ -98,7 +110,15 @@ def _relaid(cache: Cache, table_BC: Array, source_A: Array) -> Cache:
     pages = dataclasses.replace(
         cache.shared, table_BC=table_BC.to(torch.int32), count_A=count_A.to(torch.int32)
     )
-    sites = tuple(PagedSite(site.k_AKPH[source_A], site.v_AKPH[source_A]) for site in cache.sites)
+    sites = tuple(
+        dataclasses.replace(
+            site,
+            **{
+                name: pool[source_A] for name, pool in vars(site).items() if isinstance(pool, Array)
+            },
+        )
+        for site in cache.sites
+    )
     return dataclasses.replace(cache, shared=pages, sites=sites, epoch=Epoch())
 
 

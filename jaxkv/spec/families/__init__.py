@@ -1,14 +1,17 @@
 """The families by name: one file each, found through the tables below and imported when asked for.
 
-What a family that GGUF files hold offers: `config_from_gguf(metadata, tensor_names)`,
-`places_from_gguf(config)` (canonical name -> where the file keeps it) and the fact
-`GGUF_INTERLEAVED_QK`.
+What a family that GGUF files hold offers: `config_from_gguf(metadata, tensors)`,
+`places_from_gguf(config)` (canonical name -> where the file keeps it) and the facts
+`GGUF_INTERLEAVED_QK`, `GGUF_READ` (of the architecture's keys) and `GGUF_ROPE_TENSORS` (tensors of
+factors on rotary speeds that the config is made of).
 One that Hugging Face directories hold: `config_from_huggingface(config_json)`,
 `places_from_huggingface(config)` (canonical name -> where the file keeps it) and the facts
 `HUGGINGFACE_PREFIX` (of tensor names, left out by some files), `HUGGINGFACE_IGNORED_TENSORS`
 (pattern -> why it is not read), and of the keys of config.json `HUGGINGFACE_READ`,
 `HUGGINGFACE_IGNORED` (key -> why) and `HUGGINGFACE_NEUTRAL` (key -> the only supported value); for
-writing one, `config_to_huggingface(config)` and the fact `HUGGINGFACE_ARCHITECTURE`.
+writing one, `config_to_huggingface(config)` and the fact `HUGGINGFACE_ARCHITECTURE`. Where a
+checkpoint may hold layers that predict further tokens, `draft_tensors_from_huggingface(config)`
+names their tensors.
 A preset's family offers `preset()`.
 """
 
@@ -19,6 +22,8 @@ from jaxkv.spec.config import ModelConfig
 from jaxkv.spec.errors import ConfigError
 
 _NAMES = (
+    "deepseek_v2",
+    "deepseek_v3",
     "gemma2",
     "gemma3",
     "gpt2",
@@ -35,6 +40,8 @@ _NAMES = (
 _FAMILIES = {name: f"jaxkv.spec.families.{name}" for name in _NAMES}
 _GGUF_ARCHITECTURES = {name: name for name in ("gemma3", "gpt2", "llama", "phi3", "qwen2", "qwen3")}
 _HUGGINGFACE_MODEL_TYPES = {
+    "deepseek_v2": "deepseek_v2",
+    "deepseek_v3": "deepseek_v3",
     "gemma2": "gemma2",
     "gemma3_text": "gemma3",
     "gpt2": "gpt2",
@@ -76,6 +83,11 @@ def huggingface_family(model_type: str) -> ModuleType:
     """
     known = _HUGGINGFACE_MODEL_TYPES
     return family(_look_up("huggingface_family", "model_type", model_type, known))
+
+
+def gguf_architectures() -> tuple[str, ...]:
+    """Return the architectures that `gguf_family` accepts."""
+    return tuple(_GGUF_ARCHITECTURES)
 
 
 def huggingface_model_types() -> tuple[str, ...]:

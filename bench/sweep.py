@@ -1,0 +1,94 @@
+"""Batch alone, then context alone: where each subject's step grows, and where it stops fitting.
+
+A case that does not fit is a row that says so. It is not started where weights and cache alone are
+predicted to exceed the memory that is free; one that runs out of it anyway is told apart.
+"""
+
+import argparse
+from collections.abc import Callable
+
+from bench.cases import Case, differing, prompts_of
+from bench.decode import per_step
+from bench.floors import step_bytes, step_floor, weight_read
+from bench.room import available_bytes, out_of_memory
+from bench.rows import Row, missing, report, rows_of
+from bench.runners import Runner, subjects
+from bench.timing import interleaved
+from jaxkv.spec.source import open_source
+
+BATCHES = (1, 2, 4, 8, 16, 32)
+CONTEXTS = (16, 128, 512, 1024, 2048)
+METRIC = "decode_ms_per_step"
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add this benchmark's options."""
+    parser.add_argument("--batches", nargs="+", type=int, default=BATCHES, metavar="B")
+    parser.add_argument("--contexts", nargs="+", type=int, default=CONTEXTS, metavar="T")
+
+
+def cases_of(options: argparse.Namespace) -> list[Case]:
+    """Return the cases: batches at 16 tokens of context, then contexts at batch 1."""
+    batches, contexts = options.batches, options.contexts
+    if options.quick:
+        batches, contexts = batches[:2], contexts[:2]
+    new = 9 if options.quick else 17
+    return [Case(f"b{batch}-p16", batch=batch, prompt=16, new=new) for batch in batches] + [
+        Case(f"b1-p{context}", batch=1, prompt=context, new=new) for context in contexts
+    ]
+
+
+def main(options: argparse.Namespace) -> int:
+    """Print the table.
+
+    Returns:
+        0; 1 if some ids differ: that case is then not timed.
+    """
+    checkpoint = open_source("smollm2")
+    runners = subjects(checkpoint)
+    read = weight_read(runners[0].model)
+    rows: list[Row] = []
+    failed = 0
+    for case in cases_of(options):
+        needed = step_bytes(checkpoint.config, batch=case.batch, used=case.prompt + case.new)
+        fit, refused = fitting(case, runners, needed=needed, free=available_bytes())
+        rows += refused
+        if wrong := differing(case, fit) if fit else []:
+            note = f"not timed: its ids differ from {fit[-1].name}'s"
+            rows += [missing("sweep", case.name, name, METRIC, "ms", note) for name in wrong]
+            failed, fit = 1, [runner for runner in fit if runner.name not in wrong]
+        measures: dict[str, Callable[[], float]] = {
+            runner.name: per_step(runner, case) for runner in fit
+        }
+        found = interleaved({**measures, "weight-read": read}, repeats=3 if options.quick else 5)
+        used = case.prompt + case.new // 2
+        floor = step_floor(
+            checkpoint.config, found.pop("weight-read").median, batch=case.batch, used=used
+        )
+        rows += rows_of("sweep", case.name, METRIC, found, floor=floor)
+    report(rows, options, about="batch alone, then context alone, SmolLM2-135M, float32")
+    return failed
+
+
+def fitting(
+    case: Case, runners: list[Runner], *, needed: int, free: int
+) -> tuple[list[Runner], list[Row]]:
+    """Return the subjects that can run a case, and a row for each that cannot, with the reason.
+
+    Args:
+        case: What is to be run.
+        runners: Who.
+        needed: Bytes of weights and cache at least.
+        free: Bytes that are there.
+    """
+    rows, fit = [], []
+    for runner in runners:
+        if needed > free:
+            note = f"not run: needs {needed / 1e9:.1f} GB at least, {free / 1e9:.1f} GB are free"
+        else:
+            note = out_of_memory(runner.prepare(prompts_of(case), 1, capacity=case.capacity))
+        if note is None:
+            fit.append(runner)
+        else:
+            rows.append(missing("sweep", case.name, runner.name, METRIC, "ms", note))
+    return fit, rows

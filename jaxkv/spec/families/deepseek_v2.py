@@ -1,0 +1,59 @@
+"""The deepseek_v2 family: latent attention, dense layers first, experts chosen by groups.
+
+Source: transformers 5.24, `models/deepseek_v2`. Weights of the chosen experts are never divided by
+their sum there, whatever norm_topk_prob says; the checkpoint's own code would: true is refused.
+"""
+
+from typing import Any
+
+from jaxkv.spec import deepseek_json, llama_json
+from jaxkv.spec.checkpoint import Place
+from jaxkv.spec.config import Experts, ModelConfig, Routing
+from jaxkv.spec.config_json import ConfigJson
+
+HUGGINGFACE_ARCHITECTURE = "DeepseekV2ForCausalLM"
+HUGGINGFACE_PREFIX = llama_json.PREFIX
+HUGGINGFACE_IGNORED_TENSORS = llama_json.IGNORED_TENSORS
+HUGGINGFACE_READ = deepseek_json.READ | {"topk_method"}
+HUGGINGFACE_IGNORED = deepseek_json.IGNORED
+HUGGINGFACE_NEUTRAL = deepseek_json.NEUTRAL | {
+    "mlp_bias": False,
+    "norm_topk_prob": False,
+    "scoring_func": "softmax",
+}
+_DEFAULTS = ConfigJson({"first_k_dense_replace": 0, "n_routed_experts": 64, "n_shared_experts": 2})
+_METHODS = {"greedy": False, "group_limited_greedy": True}
+
+
+def places_from_huggingface(config: ModelConfig) -> dict[str, Place]:
+    """Return where a checkpoint keeps each weight."""
+    return deepseek_json.places(config)
+
+
+def config_from_huggingface(data: ConfigJson) -> ModelConfig:
+    """Return the config that a `config.json` of model type `deepseek_v2` describes.
+
+    Raises:
+        ConfigError: A key is missing or out of range, or changes the function in a way that is not
+            supported; each is named.
+    """
+    data.check_keys(HUGGINGFACE_READ, HUGGINGFACE_IGNORED, HUGGINGFACE_NEUTRAL)
+    grouped = data.choice("topk_method", _METHODS, "greedy")
+    routing = Routing(
+        num_groups=data.whole("n_group") if grouped else 1,
+        top_groups=data.whole("topk_group") if grouped else 1,
+        scale=data.number("routed_scaling_factor", 1.0),
+    )
+    mlps = deepseek_json.feed_forwards(
+        data, routing, top_k=None, normalized=False, defaults=_DEFAULTS
+    )
+    attention = deepseek_json.attention(data, interleaved=True)
+    return llama_json.decoder(data, "deepseek_v2", (attention,) * len(mlps), mlps)
+
+
+def config_to_huggingface(config: ModelConfig) -> dict[str, Any]:
+    """Return the `config.json` of a model, without what all families' have."""
+    keys = deepseek_json.to_json(config)
+    routings = [each.mlp.routing for each in config.layers if isinstance(each.mlp, Experts)]
+    grouped = any(each is not None and each.num_groups > 1 for each in routings)
+    return keys | {"topk_method": "group_limited_greedy" if grouped else "greedy"}
