@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from jaxkv.spec.config import ModelConfig, weight_shapes
+from jaxkv.spec.config import ModelConfig
 from jaxkv.spec.errors import WeightError
+from jaxkv.spec.weight_shapes import weight_shapes
 
 
 class Weights(Mapping[str, np.ndarray]):
@@ -84,12 +85,14 @@ class Stored:
         in_out: Whether the file holds matrices (in, out); a bias has one axis either way.
         groups: Into how many equal groups the tensor's outputs fall, each of which holds a part of
             this weight; `outputs` then counts within a group.
+        lead: Whether the file's tensor has one more axis in front, of size 1.
     """
 
     name: str
     outputs: tuple[int, int] | None = None
     in_out: bool = False
     groups: int = 1
+    lead: bool = False
 
 
 @dataclass(frozen=True)
@@ -118,14 +121,17 @@ def stored_shapes(
     """
     packed: dict[str, tuple[int, ...]] = {}
     turned: set[str] = set()
+    leading: set[str] = set()
     for canonical, shape in shapes.items():
         place = places[canonical]
         outputs, *inputs = shape[1:] if isinstance(place, Stacked) else shape
         for part in stored_parts(place):
             before = packed[part.name][0] if part.name in packed else 0
             packed[part.name] = (before + outputs, *inputs)
+            leading |= {part.name} if part.lead else set()
             turned |= {part.name} if part.in_out else set()
-    return {name: shape[::-1] if name in turned else shape for name, shape in packed.items()}
+    shapes = {name: shape[::-1] if name in turned else shape for name, shape in packed.items()}
+    return {name: (1, *shape) if name in leading else shape for name, shape in shapes.items()}
 
 
 def unpack(tensor: Any, place: Stored, *, axes: int) -> np.ndarray:
@@ -136,6 +142,8 @@ def unpack(tensor: Any, place: Stored, *, axes: int) -> np.ndarray:
         place: Which outputs of it, in which order of axes.
         axes: How many the tensor has.
     """
+    if place.lead:
+        return np.asarray(tensor[:])[0]
     outputs = slice(None) if place.outputs is None else slice(*place.outputs)
     if place.groups > 1:
         array = np.asarray(tensor[:])

@@ -22,10 +22,11 @@ from jaxkv.spec.checkpoint import (
     unpack,
     weight_fault,
 )
-from jaxkv.spec.config import ModelConfig, weight_shapes
+from jaxkv.spec.config import ModelConfig
 from jaxkv.spec.errors import ConfigError, JaxkvError, SourceError, WeightError
 from jaxkv.spec.file_start import other_format
 from jaxkv.spec.gguf_keys import ROPE_TENSORS
+from jaxkv.spec.weight_shapes import weight_shapes
 
 if TYPE_CHECKING:
     import gguf

@@ -11,10 +11,11 @@ import pytest
 
 from jaxkv.spec import families
 from jaxkv.spec.checkpoint import Checkpoint, Weights, check_weights
-from jaxkv.spec.config import ModelConfig, weight_shapes
+from jaxkv.spec.config import ModelConfig
 from jaxkv.spec.errors import ConfigError, JaxkvError, SourceError, WeightError
 from jaxkv.spec.gguf_file import read_gguf
 from jaxkv.spec.source import open_source
+from jaxkv.spec.weight_shapes import weight_shapes
 
 WriteGguf = Callable[..., Path]
 Q8_0 = gguf.GGMLQuantizationType.Q8_0

@@ -16,8 +16,8 @@ from jaxkv.spec.gguf_file import read_gguf
 
 WriteGguf = Callable[..., Path]
 ALL = (
-    "deepseek_v2, deepseek_v3, gemma2, gemma3, gpt2, gpt_neox, llama, mistral, mixtral, phi3, "
-    "qwen2, qwen3, qwen3_moe, reference"
+    "bart, deepseek_v2, deepseek_v3, gemma2, gemma3, gpt2, gpt_neox, llama, mistral, mixtral, "
+    "phi3, qwen2, qwen3, qwen3_moe, reference, t5"
 )
 NEXT = "Write a file for it in jaxkv/spec/families and add it to the table there."
 

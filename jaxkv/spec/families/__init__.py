@@ -9,7 +9,8 @@ One that Hugging Face directories hold: `config_from_huggingface(config_json)`,
 `HUGGINGFACE_PREFIX` (of tensor names, left out by some files), `HUGGINGFACE_IGNORED_TENSORS`
 (pattern -> why it is not read), and of the keys of config.json `HUGGINGFACE_READ`,
 `HUGGINGFACE_IGNORED` (key -> why) and `HUGGINGFACE_NEUTRAL` (key -> the only supported value); for
-writing one, `config_to_huggingface(config)` and the fact `HUGGINGFACE_ARCHITECTURE`. Where a
+writing one, `config_to_huggingface(config)` and the fact `HUGGINGFACE_ARCHITECTURE`. Where the
+tensors decide what config.json leaves open: `config_for_tensors(config, tensor_names)`. Where a
 checkpoint may hold layers that predict further tokens, `draft_tensors_from_huggingface(config)`
 names their tensors.
 A preset's family offers `preset()`.
@@ -22,6 +23,7 @@ from jaxkv.spec.config import ModelConfig
 from jaxkv.spec.errors import ConfigError
 
 _NAMES = (
+    "bart",
     "deepseek_v2",
     "deepseek_v3",
     "gemma2",
@@ -36,10 +38,12 @@ _NAMES = (
     "qwen3",
     "qwen3_moe",
     "reference",
+    "t5",
 )
 _FAMILIES = {name: f"jaxkv.spec.families.{name}" for name in _NAMES}
 _GGUF_ARCHITECTURES = {name: name for name in ("gemma3", "gpt2", "llama", "phi3", "qwen2", "qwen3")}
 _HUGGINGFACE_MODEL_TYPES = {
+    "bart": "bart",
     "deepseek_v2": "deepseek_v2",
     "deepseek_v3": "deepseek_v3",
     "gemma2": "gemma2",
@@ -53,6 +57,7 @@ _HUGGINGFACE_MODEL_TYPES = {
     "qwen2": "qwen2",
     "qwen3": "qwen3",
     "qwen3_moe": "qwen3_moe",
+    "t5": "t5",
 }
 _PRESETS = {"reference": "reference"}
 
