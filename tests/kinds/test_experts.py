@@ -97,20 +97,19 @@ def test_experts_in_one_array_and_apart_give_the_same(monkeypatch):
             np.testing.assert_array_equal(array, ARRAYS[name])
 
 
-@pytest.mark.parametrize("rows", [1, 8])
-def test_a_decode_step_copies_no_expert_that_stands_apart(rows, monkeypatch):
+def test_a_decode_step_copies_no_expert_that_stands_apart(monkeypatch):
     """Each product reads it where it lies: the program has no room for a copy of one."""
     from jaxkv import weights
 
     one_matrix = 52 * 40 * 4
-    assert _room(rows) < one_matrix + 128 * rows * 4
+    assert _room() < 1.5 * one_matrix
 
     monkeypatch.setattr(weights, "_APART", 0)
 
-    assert _room(rows) > 2 * one_matrix
+    assert _room() >= 2 * one_matrix
 
 
-def _room(rows):
+def _room():
     """Return the bytes that a decode step has for what lies between its arguments and results."""
     import jax
 
@@ -119,7 +118,7 @@ def _room(rows):
     from jaxkv.weights import from_arrays
 
     params = params_of(from_arrays(CONFIG, ARRAYS, dtype="float32"))["layers"][0]["mlp"]
-    x_BTD = np.ones((rows, 1, 40), np.float32)
+    x_BTD = np.ones((1, 1, 40), np.float32)
     step = jax.jit(lambda p, x: jax_mix(p, x, EXPERTS)).lower(params, x_BTD)
     return step.compile().memory_analysis().temp_size_in_bytes
 
