@@ -7,7 +7,9 @@ import sys
 BENCHES = (
     "capacity",
     "decode",
+    "fragmentation",
     "gpu",
+    "layouts",
     "memory",
     "prefill",
     "reuse",

@@ -30,6 +30,10 @@ EXCEPTIONS: dict[str, list[str]] = {
             "class(k_AKPH, v_AKPH, rank) in torchkv"
         ),
         (
+            "caches/page_reads.py: Carried is class(out_XMH, peak_XM, total_XM) in jaxkv, "
+            "class(out_BKMH, peak_BKM1, total_BKM1) in torchkv"
+        ),
+        (
             "caches/slots.py: attend_slots is (q_BTNH, k_XHS, v_XSH, *, query_BT, key_BS, "
             "valid_BS, rule, clean, bias=) in jaxkv, (q_BTNH, k_BKSH, v_BKSH, *, query_BT, "
             "key_BS, valid_BS, rule, clean, bias=) in torchkv"
@@ -103,7 +107,13 @@ EXCEPTIONS: dict[str, list[str]] = {
         ),
     ],
     "torchkv reads a step's lengths on the host once; under jit they are never known": [
+        (
+            "caches/pages.py: PagePlan is class(pages, source_B, target_B, owner_A, column_A, "
+            "left_BC, left_column_BC, left) in jaxkv, class(pages, source_B, target_B) in torchkv"
+        ),
         "caches/pages.py: PagePlan.copies: torchkv has it, jaxkv not",
+        "caches/pages.py: PagePlan.left: torchkv has it, jaxkv not",
+        "caches/pages.py: PagePlan.owners: torchkv has it, jaxkv not",
         "caches/state.py: Step.oldest: torchkv has it, jaxkv not",
         "caches/state.py: Step.real: torchkv has it, jaxkv not",
         "caches/state.py: Step.spans: torchkv has it, jaxkv not",
