@@ -12,6 +12,7 @@ BENCHES = (
     "layouts",
     "memory",
     "prefill",
+    "prefix",
     "reuse",
     "scores",
     "startup",

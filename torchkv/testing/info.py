@@ -19,7 +19,6 @@ _NEVER = {
     "persistent": "buffers are written in place, so a state that was stepped on is consumed",
     "jit": "PyTorch runs this twin op by op, nothing is compiled",
     "batch_invariant": "a matrix product may round a row by the number of its neighbours",
-    "prefix": "there is no prefix store",
     "speculate": "there is no speculative generation",
     "quant": "there is no quantized cache",
 }
@@ -96,7 +95,7 @@ def describe(
     """Return what a subject on a layout offers, and why it does not offer the rest."""
     config = model.config
     absent = _absent(config, layout)
-    extra = {"rope", "gqa", "mla", "paged", "cross"} - absent.keys()
+    extra = {"rope", "gqa", "mla", "paged", "cross", "prefix"} - absent.keys()
     return SubjectInfo(
         name=name,
         framework="torch",
@@ -142,6 +141,7 @@ def _absent(config: ModelConfig, layout: str) -> dict[str, str]:
         absent["mla"] = "the model has no latent attention"
     if layout != "paged":
         absent["paged"] = f"the {layout} layout has no pages; layout=paged has"
+        absent["prefix"] = "prefixes are shared as pages, which layout=paged has"
     if layout == "window" and any(a.window is not None for a in attentions):
         absent["rollback"] = "a ring has evicted what a long rollback needs"
     return absent
