@@ -3,7 +3,8 @@
 The caches hold their tokens before the clock starts (zeros: what they hold costs no time), and a
 step's time is (time of N tokens - time of 1) / (N - 1). Paged caches stand beside contiguous at
 2,048 tokens a row; a ring of W beside contiguous at W tokens, in the same model with and without a
-window of W. `fork` is one row of a paged cache forked onto another. Beside each time stand the
+window of W; so do codes of 8, 4 and 2 bits at 2,048 tokens, and sinks of W tokens in all, whose ids
+may be others. `fork` is one row of a paged cache forked onto another. Beside each time stand the
 cache's bytes.
 """
 
@@ -33,12 +34,14 @@ class Subject:
         options: Of `caches.init`.
         used: Tokens that each row holds before the clock starts.
         window: Of every layer, None for none.
+        exact: Whether its ids must be those of contiguous.
     """
 
     name: str
     options: dict[str, Any]
     used: int = USED
     window: int | None = None
+    exact: bool = True
 
 
 FLAT = Subject("contiguous", {})
@@ -47,9 +50,29 @@ RING = (
     Subject("contiguous", {}, used=WINDOW),
     Subject("ring", {"layout": "window", "slack": NEW}, used=USED, window=WINDOW),
 )
-CASES: dict[str, tuple[int, tuple[Subject, ...]]] = {
-    f"b{rows}-u{USED}": (rows, (FLAT, *PAGED)) for rows in (1, 8)
-} | {f"b{rows}-w{WINDOW}": (rows, RING) for rows in (1, 8)}
+
+
+def _coded(bits: int) -> Subject:
+    options = {"layout": "quantized", "bits": bits, "slack": NEW if bits < 8 else 0}
+    return Subject(f"{bits}-bit", options, exact=False)
+
+
+CODED = (FLAT, *(_coded(bits) for bits in (8, 4, 2)))
+SINKS = (
+    Subject("contiguous", {}, used=WINDOW),
+    Subject(
+        "sinks",
+        {"layout": "sinks", "sinks": 4, "window": WINDOW - 4, "slack": NEW},
+        used=USED,
+        exact=False,
+    ),
+)
+CASES: dict[str, tuple[int, tuple[Subject, ...]]] = (
+    {f"b{rows}-u{USED}": (rows, (FLAT, *PAGED)) for rows in (1, 8)}
+    | {f"b{rows}-w{WINDOW}": (rows, RING) for rows in (1, 8)}
+    | {f"b{rows}-coded{USED}": (rows, CODED) for rows in (1, 8)}
+    | {f"b{rows}-sinks{WINDOW}": (rows, SINKS) for rows in (1, 8)}
+)
 QUICK = (f"b1-u{USED}", f"b1-w{WINDOW}")
 
 
@@ -112,7 +135,7 @@ class Steps:
         self.cache = {each.name: self.filled(each, batch=batch) for each in subjects}
         texts = {each.name: self._run(each, NEW) for each in subjects}
         first = texts[subjects[0].name]
-        alike = [each for each in subjects if each.used == subjects[0].used]
+        alike = [each for each in subjects if each.exact and each.used == subjects[0].used]
         return [each.name for each in alike if texts[each.name] != first]
 
     def filled(self, subject: Subject, *, batch: int) -> Any:
