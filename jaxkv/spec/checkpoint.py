@@ -84,12 +84,15 @@ class Stored:
         in_out: Whether the file holds matrices (in, out); a bias has one axis either way.
         groups: Into how many equal groups the tensor's outputs fall, each of which holds a part of
             this weight; `outputs` then counts within a group.
+        matrices: Into how many matrices along a first axis the file cuts the outputs, each
+            (in, out) with in_out; 0 for one matrix of two axes.
     """
 
     name: str
     outputs: tuple[int, int] | None = None
     in_out: bool = False
     groups: int = 1
+    matrices: int = 0
 
 
 @dataclass(frozen=True)
@@ -118,6 +121,7 @@ def stored_shapes(
     """
     packed: dict[str, tuple[int, ...]] = {}
     turned: set[str] = set()
+    cut: dict[str, Stored] = {}
     for canonical, shape in shapes.items():
         place = places[canonical]
         outputs, *inputs = shape[1:] if isinstance(place, Stacked) else shape
@@ -125,7 +129,20 @@ def stored_shapes(
             before = packed[part.name][0] if part.name in packed else 0
             packed[part.name] = (before + outputs, *inputs)
             turned |= {part.name} if part.in_out else set()
-    return {name: shape[::-1] if name in turned else shape for name, shape in packed.items()}
+            cut |= {part.name: part} if part.matrices else {}
+    return {
+        name: _cut_shape(shape, cut[name])
+        if name in cut
+        else shape[::-1]
+        if name in turned
+        else shape
+        for name, shape in packed.items()
+    }
+
+
+def _cut_shape(shape: tuple[int, ...], place: Stored) -> tuple[int, ...]:
+    outputs, inputs = shape[0] // place.matrices, shape[1]
+    return (place.matrices, *((inputs, outputs) if place.in_out else (outputs, inputs)))
 
 
 def unpack(tensor: Any, place: Stored, *, axes: int) -> np.ndarray:
@@ -136,6 +153,10 @@ def unpack(tensor: Any, place: Stored, *, axes: int) -> np.ndarray:
         place: Which outputs of it, in which order of axes.
         axes: How many the tensor has.
     """
+    if place.matrices:
+        array = np.asarray(tensor[:])
+        array = array.swapaxes(1, 2) if place.in_out else array
+        return array.reshape(-1, array.shape[2])
     outputs = slice(None) if place.outputs is None else slice(*place.outputs)
     if place.groups > 1:
         array = np.asarray(tensor[:])

@@ -25,6 +25,7 @@ EACH_LAYOUT = ("contiguous", "window", "paged") if DEEP else ("contiguous",)
 # jaxkv compiles a program for each model and kind of step: the rest of the product when deep. The
 # formulas of the scalings have tests of their own; what ragged steps owe does not depend on them.
 _SECOND = {"gpt_neox-serial", "linear", "llama3", "yarn-mscale"}
+_SECOND |= {"deepseek_v2-greedy", "deepseek_v3-halves"}
 _STATIC = {*_SECOND, "qwen2", "yarn"}
 
 
@@ -37,7 +38,8 @@ def cases(left_out: set[str]) -> list[tuple[str, str]]:
 twins = pytest.mark.parametrize("twin", TWINS)
 # transformers computes norms, angles and softmax in float32 whatever the dtype; where experts are
 # chosen, a rounded share is a factor on all that an expert gives.
-ROUNDED = {"mixtral": 2e-5, "qwen3_moe": 2e-5}
+ROUNDED = {"mixtral": 2e-5, "qwen3_moe": 2e-5, "deepseek_v2": 2e-5, "deepseek_v3": 2e-5}
+ROUNDED |= {"deepseek_v2-greedy": 2e-5, "deepseek_v3-halves": 2e-5}
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,7 @@
 
 What a family that GGUF files hold offers: `config_from_gguf(metadata, tensor_names)`,
 `places_from_gguf(config)` (canonical name -> where the file keeps it) and the fact
-`GGUF_INTERLEAVED_QK`.
+`GGUF_INTERLEAVED_QK`; and `older_places_from_gguf(config)` where older files keep some elsewhere.
 One that Hugging Face directories hold: `config_from_huggingface(config_json)`,
 `places_from_huggingface(config)` (canonical name -> where the file keeps it) and the facts
 `HUGGINGFACE_PREFIX` (of tensor names, left out by some files), `HUGGINGFACE_IGNORED_TENSORS`
@@ -38,6 +38,7 @@ _NAMES = (
 )
 _FAMILIES = {name: f"jaxkv.spec.families.{name}" for name in _NAMES}
 _GGUF_ARCHITECTURES = {name: name for name in ("gemma3", "gpt2", "llama", "phi3", "qwen2", "qwen3")}
+_GGUF_ARCHITECTURES["deepseek2"] = "deepseek_v2"
 _HUGGINGFACE_MODEL_TYPES = {
     "deepseek_v2": "deepseek_v2",
     "deepseek_v3": "deepseek_v3",
