@@ -1,21 +1,9 @@
-"""Plots as SVG that take the page's own ink, so that they read on a light and a dark ground."""
+"""Plots of results: bars and curves, as SVG for the inside of a page."""
 
-import io
-import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from bench.rows import Row
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-# Apart in hue and in lightness, on white and on near black (Okabe and Ito 2008, two of them
-# lightened).
-COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8c8c8c")
-# Stands for the reader's ink until the SVG is written: nothing else has this colour.
-INK = "#010203"
+from crosscheck.page.svg import COLOURS, INK, new_figure, to_svg
 
 
 def bars(rows: Sequence[Row], *, unit: str) -> str:
@@ -26,7 +14,7 @@ def bars(rows: Sequence[Row], *, unit: str) -> str:
     if not any(row.median is not None for row in rows):
         return ""
     subjects = list(dict.fromkeys(row.subject for row in rows))
-    figure, axes = _figure(9.0, 0.9 + 0.28 * len(rows))
+    figure, axes = new_figure(9.0, 0.9 + 0.28 * len(rows))
     for at, row in enumerate(rows):
         colour = COLOURS[subjects.index(row.subject) % len(COLOURS)]
         if row.median is None or row.low is None or row.high is None:
@@ -39,7 +27,7 @@ def bars(rows: Sequence[Row], *, unit: str) -> str:
     axes.invert_yaxis()
     axes.set_xlim(left=0)
     axes.set_xlabel(unit)
-    return _svg(figure)
+    return to_svg(figure)
 
 
 def curves(
@@ -57,7 +45,7 @@ def curves(
         y: What the values are, with the unit.
         dashed: Names of lines that are counted and not measured.
     """
-    figure, axes = _figure(9.0, 4.5)
+    figure, axes = new_figure(9.0, 4.5)
     for at, (name, (places, values)) in enumerate(lines.items()):
         style = "--" if name in dashed else "-"
         colour = COLOURS[at % len(COLOURS)]
@@ -65,35 +53,4 @@ def curves(
     axes.set_xlabel(x)
     axes.set_ylabel(y)
     axes.legend(frameon=False, labelcolor=INK, fontsize=8)
-    return _svg(figure)
-
-
-def _figure(width: float, height: float) -> "tuple[Figure, Axes]":
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise SystemExit(
-            f"bench: plots need matplotlib ({error}). Run: pip install 'jaxkv[plots]'"
-        ) from error
-    figure = Figure(figsize=(width, height), layout="constrained")
-    figure.patch.set_alpha(0)
-    axes = figure.add_subplot()
-    axes.patch.set_alpha(0)
-    axes.tick_params(colors=INK, which="both", labelsize=9)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    for spine in axes.spines.values():
-        spine.set_color(INK)
-    axes.xaxis.label.set_color(INK)
-    axes.yaxis.label.set_color(INK)
-    return figure, axes
-
-
-def _svg(figure: "Figure") -> str:
-    import matplotlib
-
-    target = io.StringIO()
-    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "bench"}):
-        figure.savefig(target, format="svg", metadata={"Date": None, "Creator": None})
-    text = target.getvalue()
-    return re.sub(INK, "currentColor", text[text.index("<svg") :])
+    return to_svg(figure)

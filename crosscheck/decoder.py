@@ -20,8 +20,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from crosscheck.decoder_experts import choose
-from crosscheck.decoder_inputs import Weights, check_config, check_counts, check_ids
+from crosscheck.decoder_inputs import (
+    Weights,
+    check_config,
+    check_counts,
+    check_encoder,
+    check_ids,
+)
 from crosscheck.decoder_latent import attend_latent
+from crosscheck.decoder_relative import relative_bias
 from crosscheck.decoder_rope import rotate
 from crosscheck.errors import DecoderError
 
@@ -34,6 +41,7 @@ def decode(
     ids_BT: ArrayLike,
     *,
     count_B: ArrayLike | None = None,
+    encoder_BE: ArrayLike | None = None,
     taps: Taps | None = None,
 ) -> NDArray:
     """Return logits_BTV of a full forward pass, in the dtype of the weights.
@@ -46,6 +54,8 @@ def decode(
         arrays: Weights under canonical names, (out, in), all float64 or all float32.
         ids_BT: Token ids, any integer dtype.
         count_B: Real tokens of each row; by default all T.
+        encoder_BE: Of a config with an encoder, the ids that it reads for each row; -1 stands for
+            no token, behind a row's last.
         taps: Filled with the points of the forward pass, in its order: `embed`, then for each layer
             i `layers.{i}.attn_norm`, `.q`, `.k`, `.v` [B, T, heads, H] (after bias and rotation;
             the `.v` of latents is the latents, one head), `.attn` (after the output projection),
@@ -62,7 +72,11 @@ def decode(
         ids_BT = check_ids(ids_BT, config["vocab_size"], config["max_positions"])
         count_B = check_counts(count_B, *ids_BT.shape)
         weights = Weights(arrays)
-        rows = [_row(config, weights, ids_T[:c]) for ids_T, c in zip(ids_BT, count_B, strict=True)]
+        read = check_encoder(encoder_BE, config, len(ids_BT))
+        rows = [
+            _row(config, weights, ids_T[:c], read_E)
+            for ids_T, c, read_E in zip(ids_BT, count_B, read, strict=True)
+        ]
         weights.check_all_used()
     except DecoderError as error:
         raise DecoderError(f"decode: {error}") from None
@@ -96,25 +110,60 @@ def greedy(
     return ids[len(prompt_ids) :]
 
 
-def _row(config: Mapping[str, Any], w: Weights, ids_T: NDArray) -> dict[str, NDArray]:
+def _row(
+    config: Mapping[str, Any], w: Weights, ids_T: NDArray, read_E: NDArray | None
+) -> dict[str, NDArray]:
     taps: dict[str, NDArray] = {}
-    vocab, width = config["vocab_size"], config["width"]
-    embed_VD = w.take("embed.weight", vocab, width)
+    read_ED = None
+    if read_E is not None:
+        read_ED = _stack(config, config["encoder"], w, "encoder.", read_E, None, {})
+    taps["norm"] = x_TD = _stack(config, config, w, "", ids_T, read_ED, taps)
+    if config.get("scaled_head", False):
+        x_TD = x_TD / x_TD.dtype.type(math.sqrt(config["width"]))
+    vocab, bias = config["vocab_size"], config["head_bias"]
+    name = "embed.weight" if config["tied_head"] else "head.weight"
+    logits_TV = x_TD @ w.take(name, vocab, config["width"]).T
+    logits_TV = logits_TV + w.take("head.bias", vocab) if bias else logits_TV
+    taps["logits"] = _capped(logits_TV, config.get("logit_soft_cap"))
+    return taps
+
+
+def _stack(
+    config: Mapping[str, Any],
+    stack: Mapping[str, Any],
+    w: Weights,
+    prefix: str,
+    ids_T: NDArray,
+    read_ED: NDArray | None,
+    taps: dict[str, NDArray],
+) -> NDArray:
+    x_TD = _embed(config, stack, w, prefix, ids_T)
+    taps["embed"] = x_TD
+    bias_NTT = relative_bias(
+        [layer["attention"] for layer in stack["layers"]], w, prefix, len(x_TD)
+    )
+    for i, layer in enumerate(stack["layers"]):
+        x_TD = _layer(config, layer, w, f"{prefix}layers.{i}", x_TD, bias_NTT, read_ED, taps)
+    if not config.get("final_norm", True):
+        return x_TD
+    return _norm(config["norm"], w, f"{prefix}norm", x_TD)
+
+
+def _embed(
+    config: Mapping[str, Any], stack: Mapping[str, Any], w: Weights, prefix: str, ids_T: NDArray
+) -> NDArray:
+    width = config["width"]
+    embed_VD = w.take("embed.weight", config["vocab_size"], width)
     x_TD = embed_VD[ids_T]
     if config.get("scaled_embedding", False):
         x_TD = x_TD * embed_VD.dtype.type(math.sqrt(width))
     if config["learned_positions"]:
-        x_TD = x_TD + w.take("position.weight", config["max_positions"], width)[: len(ids_T)]
-    taps["embed"] = x_TD
-    for i, layer in enumerate(config["layers"]):
-        x_TD = _layer(config, layer, w, f"layers.{i}", x_TD, taps)
-    taps["norm"] = _norm(config["norm"], w, "norm", x_TD)
-    if config["tied_head"]:
-        logits_TV = taps["norm"] @ embed_VD.T
-    else:
-        logits_TV = _linear(w, "head", taps["norm"], vocab, bias=config["head_bias"])
-    taps["logits"] = _capped(logits_TV, config.get("logit_soft_cap"))
-    return taps
+        first = config.get("position_offset", 0)
+        place = w.take(f"{prefix}position.weight", stack["max_positions"] + first, width)
+        x_TD = x_TD + place[first : first + len(ids_T)]
+    if config.get("embed_norm", False):
+        return _norm(config["norm"], w, f"{prefix}embed_norm", x_TD)
+    return x_TD
 
 
 def _layer(
@@ -123,23 +172,34 @@ def _layer(
     w: Weights,
     name: str,
     x_TD: NDArray,
+    bias_NTT: NDArray | None,
+    read_ED: NDArray | None,
     taps: dict[str, NDArray],
 ) -> NDArray:
-    norm, is_parallel = config["norm"], layer.get("parallel", False)
-    n_TD = _norm(norm, w, f"{name}.attn_norm", x_TD)
-    taps[f"{name}.attn_norm"] = n_TD
-    attn_TD = _attention(layer["attention"], w, name, n_TD, taps)
+    norm, is_after = config["norm"], layer.get("norm_after", False)
+
+    def before(part: str, x_TD: NDArray) -> NDArray:
+        return x_TD if is_after else _norm(norm, w, f"{name}.{part}_norm", x_TD)
+
+    def after(part: str, x_TD: NDArray) -> NDArray:
+        return _norm(norm, w, f"{name}.{part}_norm", x_TD) if is_after else x_TD
+
+    taps[f"{name}.attn_norm"] = n_TD = before("attn", x_TD)
+    attn_TD = _attention(layer["attention"], w, name, n_TD, bias_NTT, taps)
     taps[f"{name}.attn"] = attn_TD
     if layer.get("post_norms", False):
         attn_TD = _norm(norm, w, f"{name}.attn_post_norm", attn_TD)
-    seen_TD = x_TD if is_parallel else x_TD + attn_TD
-    n_TD = _norm(norm, w, f"{name}.mlp_norm", seen_TD)
-    taps[f"{name}.mlp_norm"] = n_TD
+    sum_TD = after("attn", x_TD + attn_TD)
+    if layer.get("cross") is not None and read_ED is not None:
+        cross_TD = _cross(layer["cross"], w, f"{name}.cross", before("cross", sum_TD), read_ED)
+        taps[f"{name}.cross"] = cross_TD
+        sum_TD = after("cross", sum_TD + cross_TD)
+    taps[f"{name}.mlp_norm"] = n_TD = before("mlp", x_TD if layer.get("parallel") else sum_TD)
     mlp_TD = _mlp(layer["mlp"], w, f"{name}.mlp", n_TD)
     taps[f"{name}.mlp"] = mlp_TD
     if layer.get("post_norms", False):
         mlp_TD = _norm(norm, w, f"{name}.mlp_post_norm", mlp_TD)
-    taps[f"{name}.resid"] = x_TD + attn_TD + mlp_TD
+    taps[f"{name}.resid"] = after("mlp", sum_TD + mlp_TD)
     return taps[f"{name}.resid"]
 
 
@@ -162,8 +222,28 @@ def _linear(w: Weights, name: str, x: NDArray, out_width: int, *, bias: bool) ->
     return y + w.take(f"{name}.bias", out_width) if bias else y
 
 
+def _cross(a: Mapping[str, Any], w: Weights, name: str, x_TD: NDArray, read_ED: NDArray) -> NDArray:
+    n_heads, k_heads, h = a["num_heads"], a["num_kv_heads"], a["head_dim"]
+    inputs = {"q": (x_TD, n_heads), "k": (read_ED, k_heads), "v": (read_ED, k_heads)}
+    q_TNH, k_EKH, v_EKH = (
+        _linear(w, f"{name}.{part}", x, count * h, bias=a["qkv_bias"]).reshape(len(x), count, h)
+        for part, (x, count) in inputs.items()
+    )
+    o_TNH = np.zeros_like(q_TNH)
+    for n in range(n_heads):
+        k = n // (n_heads // k_heads)
+        o_TNH[:, n] = _attend_one_head(a, q_TNH[:, n], k_EKH[:, k], v_EKH[:, k])
+    flat_TE = o_TNH.reshape(len(x_TD), n_heads * h)
+    return _linear(w, f"{name}.o", flat_TE, x_TD.shape[-1], bias=a["out_bias"])
+
+
 def _attention(
-    a: Mapping[str, Any], w: Weights, layer: str, x_TD: NDArray, taps: dict[str, NDArray]
+    a: Mapping[str, Any],
+    w: Weights,
+    layer: str,
+    x_TD: NDArray,
+    bias_NTT: NDArray | None,
+    taps: dict[str, NDArray],
 ) -> NDArray:
     t, width = x_TD.shape
     if a.get("latent") is not None:
@@ -183,21 +263,30 @@ def _attention(
     o_TNH = np.zeros_like(q_TNH)
     for n in range(n_heads):
         k = n // (n_heads // k_heads)
-        o_TNH[:, n] = _attend_one_head(a, q_TNH[:, n], k_TKH[:, k], v_TKH[:, k])
+        bias_TT = None if bias_NTT is None or a.get("relative") is None else bias_NTT[n]
+        o_TNH[:, n] = _attend_one_head(a, q_TNH[:, n], k_TKH[:, k], v_TKH[:, k], bias_TT)
     return _linear(w, f"{layer}.attn.o", o_TNH.reshape(t, n_heads * h), width, bias=a["out_bias"])
 
 
-def _attend_one_head(a: Mapping[str, Any], q_TH: NDArray, k_TH: NDArray, v_TH: NDArray) -> NDArray:
+def _attend_one_head(
+    a: Mapping[str, Any],
+    q_TH: NDArray,
+    k_SH: NDArray,
+    v_SH: NDArray,
+    bias_TS: NDArray | None = None,
+) -> NDArray:
     width = a["head_dim"] if a.get("score_width") is None else a["score_width"]
-    scores_TT = _capped((q_TH @ k_TH.T) * width**-0.5, a["soft_cap"])
-    visible_TT = np.zeros(scores_TT.shape, dtype=np.bool_)
-    for query in range(len(q_TH)):
+    scores_TS = _capped((q_TH @ k_SH.T) * width**-0.5, a["soft_cap"])
+    scores_TS = scores_TS if bias_TS is None else scores_TS + bias_TS
+    visible_TS = np.ones(scores_TS.shape, dtype=np.bool_)
+    for query in range(len(q_TH) if a.get("causal", True) else 0):
         oldest = 0 if a["window"] is None else max(0, query - a["window"] + 1)
-        visible_TT[query, oldest : query + 1] = True
-    scores_TT = np.where(visible_TT, scores_TT, -np.inf)
-    top_T1 = np.max(scores_TT, axis=-1, keepdims=True, initial=-np.inf)
-    weights_TT = np.exp(scores_TT - top_T1)
-    return (weights_TT / np.sum(weights_TT, axis=-1, keepdims=True)) @ v_TH
+        visible_TS[query, :oldest] = False
+        visible_TS[query, query + 1 :] = False
+    scores_TS = np.where(visible_TS, scores_TS, -np.inf)
+    top_T1 = np.max(scores_TS, axis=-1, keepdims=True, initial=-np.inf)
+    weights_TS = np.exp(scores_TS - top_T1)
+    return (weights_TS / np.sum(weights_TS, axis=-1, keepdims=True)) @ v_SH
 
 
 def _mlp(m: Mapping[str, Any], w: Weights, name: str, x_TD: NDArray) -> NDArray:
@@ -258,7 +347,11 @@ def _gelu_tanh(x: NDArray) -> NDArray:
     return x * np.where(doubled >= 0, 1 / (1 + e), e / (1 + e))
 
 
-_ACTIVATIONS = {"silu": _silu, "gelu": _gelu, "gelu_tanh": _gelu_tanh}
+def _relu(x: NDArray) -> NDArray:
+    return np.where(x > 0, x, np.zeros_like(x))
+
+
+_ACTIVATIONS = {"silu": _silu, "gelu": _gelu, "gelu_tanh": _gelu_tanh, "relu": _relu}
 
 
 def _pad_rows(rows: list[NDArray], t: int) -> NDArray:

@@ -1,6 +1,6 @@
 """What the reference decoder accepts: a config computed whole, weights all used, ids in range."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,15 +36,26 @@ _KNOWN = {
     "mlp": {"width", "activation", "gated", "bias"},
     "experts": {"num_experts", "top_k", "normalized", "expert"},
     "norm": {"kind", "eps"},
+    "encoder": {"layers", "max_positions", "start_ids"},
     "latent": {"rank", "nope_width", "value_width", "norm_eps"},
+    "relative": {"buckets", "max_distance"},
     "routing": {"scoring", "choice_bias", "num_groups", "top_groups", "group_score", "scale"},
 }
 # What a part may leave out: it is then off.
 _OPTIONAL = {
     # Draft layers are no part of a decoder: how many a checkpoint has changes nothing.
-    "config": {"scaled_embedding", "logit_soft_cap", "draft_layers"},
-    "layer": {"parallel", "post_norms"},
-    "attention": {"score_width", "qk_norm", "latent"},
+    "config": {
+        "scaled_embedding",
+        "logit_soft_cap",
+        "draft_layers",
+        "embed_norm",
+        "position_offset",
+        "final_norm",
+        "scaled_head",
+        "encoder",
+    },
+    "layer": {"parallel", "post_norms", "norm_after", "cross"},
+    "attention": {"score_width", "qk_norm", "latent", "relative", "causal"},
     "experts": {"routing", "shared"},
     "latent": {"query_rank", "mscale"},
     "norm": {"plus_one"},
@@ -72,7 +83,7 @@ _SCALINGS = {
         "truncate",
     },
 }
-_ACTIVATIONS = ("silu", "gelu", "gelu_tanh")
+_ACTIVATIONS = ("silu", "gelu", "gelu_tanh", "relu")
 
 
 class Weights:
@@ -123,9 +134,20 @@ def check_config(config: Mapping[str, Any]) -> None:
     """
     _check_part("config", config, _MODEL, _OPTIONAL["config"])
     _check_known("config.norm", config["norm"], "norm")
-    for i, layer in enumerate(config["layers"]):
-        owner = f"config.layers[{i}]"
+    _check_layers("config.layers", config["layers"])
+    if config.get("encoder") is not None:
+        _check_known("config.encoder", config["encoder"], "encoder")
+        _check_layers("config.encoder.layers", config["encoder"]["layers"])
+
+
+def _check_layers(name: str, layers: Sequence[Mapping[str, Any]]) -> None:
+    for i, layer in enumerate(layers):
+        owner = f"{name}[{i}]"
         _check_known(owner, layer, "layer")
+        if layer.get("cross") is not None:
+            _check_known(f"{owner}.cross", layer["cross"], "attention")
+        if layer["attention"].get("relative") is not None:
+            _check_known(f"{owner}.attention.relative", layer["attention"]["relative"], "relative")
         _check_known(f"{owner}.attention", layer["attention"], "attention")
         if layer["attention"].get("qk_norm") is not None:
             _check_known(f"{owner}.attention.qk_norm", layer["attention"]["qk_norm"], "norm")
@@ -220,3 +242,24 @@ def check_counts(count: ArrayLike | None, rows: int, t: int) -> NDArray[np.integ
     if not (count_B.min() >= 0 and count_B.max() <= t):
         raise DecoderError(f"count_B holds {count_B.min()} to {count_B.max()}, expected 0 to {t}.")
     return count_B
+
+
+def check_encoder(
+    encoder: ArrayLike | None, config: Mapping[str, Any], rows: int
+) -> list[NDArray | None]:
+    """Return what the encoder reads for each row, None of each without an encoder.
+
+    Raises:
+        DecoderError: It is not ids [B, E] with an encoder, or given without one.
+    """
+    if config.get("encoder") is None:
+        if encoder is not None:
+            raise DecoderError("encoder_BE is given, but the config has no encoder.")
+        return [None] * rows
+    if encoder is None:
+        raise DecoderError("encoder_BE is None, expected ids [B, E] for the config's encoder.")
+    ids_BE = np.asarray(encoder)
+    if ids_BE.ndim != 2 or len(ids_BE) != rows:
+        raise DecoderError(f"encoder_BE is {ids_BE.shape}, expected ({rows}, E), a text a row.")
+    check_ids(np.maximum(ids_BE, 0), config["vocab_size"], config["encoder"]["max_positions"])
+    return [ids_E[ids_E >= 0] for ids_E in ids_BE]

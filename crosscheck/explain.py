@@ -40,7 +40,8 @@ def explain(job: Job, row: RelationResult, *, deadline: float) -> RelationResult
         case=case_to_json(small),
         divergence=divergence if isinstance(divergence, Divergence) else None,
         diagnosis=tuple(each for each in diagnosis or () if isinstance(each, Diagnosis)),
-        curve=None if shown.sides is None else curve(shown.sides, comparison),
+        # The smallest case is too short to show how an error runs along the text.
+        curve=None if outcome.sides is None else curve(outcome.sides, outcome.comparison),
     )
     return with_numbers(row, comparison)
 

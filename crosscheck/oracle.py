@@ -216,7 +216,9 @@ def _check_decoder(subject: Any, ids_BT: NDArray, rtol: float) -> tuple[str, str
         if found is None:
             return "unchecked", None
         config, arrays = found
-        expected_BTV = decode(config, arrays, ids_BT)
+        encoder = encoder_of(subject, 1, 0)
+        read_BE = None if encoder is None else np.repeat(encoder, len(ids_BT), axis=0)
+        expected_BTV = decode(config, arrays, ids_BT, encoder_BE=read_BE)
     except CrosscheckError as error:
         why = re.sub(r"^decode: ", "", sentence(error))
         return f"unchecked (the independent decoder: {why})", None

@@ -65,7 +65,8 @@ class RelationResult:
         tolerance: The rule that judged, as printed.
         kills: Planted faults that it saw.
         near_ties: Greedy ids that differ where rounding explains it; None where not counted.
-        curve: Of a failure: the errors along positions, the cache's edges, the margins (JSON data).
+        curve: Of a failure as it was first found: errors along positions, the cache's edges and
+            the margins (JSON data).
     """
 
     name: str
@@ -171,6 +172,16 @@ class Report:
             except OSError as error:
                 raise CrosscheckError(f"to_json: path {str(path)!r}: {error.strerror}.") from None
         return data
+
+    def to_html(self, path: str | Path) -> None:
+        """Write the report as one self-contained page.
+
+        Raises:
+            CrosscheckError: The file can't be written, or matplotlib is not installed.
+        """
+        from crosscheck.page import write_html
+
+        write_html(self.to_json(), path)
 
 
 _GRAVEST_FIRST: tuple[Verdict, ...] = (

@@ -12,6 +12,7 @@ _HOME = {
     "Generated": "jaxkv.generation",
     "ModelConfig": "jaxkv.spec.config",
     "Subject": "jaxkv.subject",
+    "encode": "jaxkv.encoder",
     "forward": "jaxkv.model",
     "from_arrays": "jaxkv.weights",
     "generate": "jaxkv.generation",

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from jaxkv import caches, ops
-from jaxkv.caches import Rotate, Rule, Step
+from jaxkv.caches import Bias, Rotate, Rule, Step
 from jaxkv.experts import mix
 from jaxkv.latent import attend_latent
 from jaxkv.linear import linear, norm
@@ -28,47 +28,55 @@ Tap = Callable[[str, Array], Array]
 def block(
     p: Params,
     x_BTD: Float[Array, "B T D"],
-    site: Any,
+    sites: tuple[Any, ...],
     step: Step,
     layer: spec.Layer,
     config: spec.ModelConfig,
     rotate: Rotate | None,
+    bias: Bias | None,
     drop: "Dropout",
     tap: Tap,
     *,
     absorbed: bool | None = None,
-) -> tuple[Float[Array, "B T D"], Any]:
-    """Return the stream after one block, and the site with the new keys and values.
+) -> tuple[Float[Array, "B T D"], tuple[Any, ...]]:
+    """Return the stream after one block, and the sites with the new keys and values.
 
     Args:
         p: Of this layer.
         x_BTD: The stream before it.
-        site: The layer's part of the cache.
+        sites: The layer's part of the cache: its attention's, and its cross attention's.
         step: From `caches.begin`.
         layer: What the parameters mean; static.
         config: Of the model; static.
         rotate: Of this layer's rotary positions: made once for all layers that share them.
+        bias: Of this layer's scores, made once for all layers.
         drop: Applied to what attention and feed-forward give.
         tap: Called with the name and value of intermediate results; what it returns goes on in
             their place.
         absorbed: The form of an attention to latents, see `latent.attend_latent`; static.
     """
-    h_BTD = norm(p["attn_norm"], x_BTD, config.norm)
+    h_BTD = _before(p, "attn", x_BTD, layer, config)
     h_BTD = tap("attn_norm", h_BTD)
-    a_BTD, site = _attention(
-        p["attn"], h_BTD, site, step, layer.attention, rotate, tap, absorbed=absorbed
+    a_BTD, own = _attention(
+        p["attn"], h_BTD, sites[0], step, layer.attention, rotate, bias, tap, absorbed=absorbed
     )
     a_BTD = tap("attn", a_BTD)
     if layer.post_norms:
         a_BTD = norm(p["attn_post_norm"], a_BTD, config.norm)
-    before_BTD, x_BTD = x_BTD, x_BTD + drop(a_BTD)
-    h_BTD = norm(p["mlp_norm"], before_BTD if layer.parallel else x_BTD, config.norm)
+    seen_BTD, x_BTD = x_BTD, _after(p, "attn", x_BTD + drop(a_BTD), layer, config)
+    after = (own,)
+    if layer.cross is not None:
+        h_BTD = _before(p, "cross", x_BTD, layer, config)
+        c_BTD, read = _cross(p["cross"], h_BTD, sites[1], step, layer.cross)
+        c_BTD = tap("cross", c_BTD)
+        x_BTD, after = _after(p, "cross", x_BTD + drop(c_BTD), layer, config), (own, read)
+    h_BTD = _before(p, "mlp", seen_BTD if layer.parallel else x_BTD, layer, config)
     h_BTD = tap("mlp_norm", h_BTD)
     m_BTD = tap("mlp", _feed_forward(p["mlp"], h_BTD, layer.mlp))
     if layer.post_norms:
         m_BTD = norm(p["mlp_post_norm"], m_BTD, config.norm)
-    x_BTD = x_BTD + drop(m_BTD)
-    return tap("resid", x_BTD), site
+    x_BTD = _after(p, "mlp", x_BTD + drop(m_BTD), layer, config)
+    return tap("resid", x_BTD), after
 
 
 def rotation(
@@ -111,6 +119,20 @@ class Dropout:
         return jnp.where(kept, x_BTD / (1 - self.rate), 0)
 
 
+def _before(
+    p: Params, part: str, x_BTD: Array, layer: spec.Layer, config: spec.ModelConfig
+) -> Array:
+    """Return what a sub-layer reads of the stream."""
+    return x_BTD if layer.norm_after else norm(p[f"{part}_norm"], x_BTD, config.norm)
+
+
+def _after(
+    p: Params, part: str, x_BTD: Array, layer: spec.Layer, config: spec.ModelConfig
+) -> Array:
+    """Return the stream once a sub-layer's result has been added."""
+    return norm(p[f"{part}_norm"], x_BTD, config.norm) if layer.norm_after else x_BTD
+
+
 def _attention(
     p: Params,
     x_BTD: Array,
@@ -118,6 +140,7 @@ def _attention(
     step: Step,
     a: spec.Attention,
     rotate: Rotate | None,
+    bias: Bias | None,
     tap: Tap,
     *,
     absorbed: bool | None,
@@ -136,10 +159,22 @@ def _attention(
         q_BTNH = norm(p["q_norm"], q_BTNH, a.qk_norm)
         k_BTKH = norm(p["k_norm"], k_BTKH, a.qk_norm)
     scale = (a.score_width or h) ** -0.5
-    rule = Rule(scale=scale, window=a.window, soft_cap=a.soft_cap)
+    rule = Rule(scale=scale, window=a.window, soft_cap=a.soft_cap, causal=a.causal)
+    bias = None if a.relative is None else bias
     v_BTKH = tap("v", v_BTKH)
-    o_BTNH, site = caches.attend(site, step, q_BTNH, k_BTKH, v_BTKH, rule=rule, rotate=rotate)
+    o_BTNH, site = caches.attend(
+        site, step, q_BTNH, k_BTKH, v_BTKH, rule=rule, rotate=rotate, bias=bias
+    )
     return linear(p["o"], o_BTNH.reshape(b, t, n * h)), site
+
+
+def _cross(p: Params, x_BTD: Array, site: Any, step: Step, a: spec.Attention) -> tuple[Array, Any]:
+    b, t, _ = x_BTD.shape
+    q_BTNH = linear(p["q"], x_BTD).reshape(b, t, a.num_heads, a.head_dim)
+    scale = (a.score_width or a.head_dim) ** -0.5
+    rule = Rule(scale=scale, soft_cap=a.soft_cap, causal=False)
+    o_BTNH, site = caches.attend(site, step, q_BTNH, None, None, rule=rule)
+    return linear(p["o"], o_BTNH.reshape(b, t, a.num_heads * a.head_dim)), site
 
 
 def _feed_forward(p: Params, x_BTD: Array, m: spec.Mlp | spec.Experts) -> Array:

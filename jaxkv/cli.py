@@ -37,7 +37,11 @@ class Engine:
         from jaxkv.generation import generate
 
         return generate(
-            self.model, [prompt_ids], max_new_tokens=budget, cached=self.cached, **self.asked
+            self.model,
+            **self._texts(prompt_ids),
+            max_new_tokens=budget,
+            cached=self.cached,
+            **self.asked,
         )
 
     def stream(
@@ -47,14 +51,25 @@ class Engine:
         from jaxkv.streaming import stream
 
         return stream(
-            self.model, [prompt_ids], max_new_tokens=budget, progress=progress, **self.asked
+            self.model,
+            **self._texts(prompt_ids),
+            max_new_tokens=budget,
+            progress=progress,
+            **self.asked,
         )
 
-    def score(self, texts_ids: Sequence[Sequence[int]]) -> tuple[float, int]:
+    def score(
+        self, texts_ids: Sequence[Sequence[int]], encoder: Sequence[Sequence[int]] | None = None
+    ) -> tuple[float, int]:
         """Return the mean nats of all predictions, and their number."""
         from jaxkv.scoring import score
 
-        return score(self.model, texts_ids)
+        return score(self.model, texts_ids, encoder=encoder)
+
+    def _texts(self, prompt_ids: Sequence[int]) -> dict[str, Any]:
+        """Return the prompt as what it is to the model: the decoder's text, or its encoder's."""
+        name = "prompts" if self.model.config.encoder is None else "encoder"
+        return {name: [prompt_ids]}
 
 
 def prepare(options: argparse.Namespace, checkpoint: Checkpoint) -> Engine:

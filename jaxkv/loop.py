@@ -1,6 +1,7 @@
 """What generation compiles: prefill, and a loop of one-token steps.
 
-Letters: B rows, T prompt tokens with padding, S slots of the text, E end tokens, V vocabulary.
+Letters: B rows, T prompt tokens with padding, S slots of the text, E end tokens (of an encoder's
+text: its tokens), V vocabulary.
 """
 
 import dataclasses
@@ -12,11 +13,15 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxkv import caches, sampling
-from jaxkv.caches import Cache
+from jaxkv.caches import Cache, Source
+from jaxkv.encoder import encode
 from jaxkv.model import Params, forward
 from jaxkv.pytree import pytree
 from jaxkv.sampling import Sampler
 from jaxkv.spec.config import ModelConfig
+
+Sources = tuple[Int[Array, "B E"], Int[Array, " B"]]
+"""int32 ids of the texts that an encoder reads, and how many of each are real."""
 
 
 @pytree
@@ -88,6 +93,7 @@ def run(
     count_B: Int[Array, " B"],
     terms: Terms,
     cache: Cache | None,
+    sources: Sources | None = None,
     *,
     config: ModelConfig,
     reach: int,
@@ -104,6 +110,7 @@ def run(
         count_B: int32, prompt tokens of each row; those of a row without budget are not forwarded.
         terms: What each row wants.
         cache: None recomputes the whole text for every token.
+        sources: What the encoder reads, once; None where a cache holds it, or without one.
         config: Static, as are all that follow.
         reach: Slots that a step reads.
         fresh: Whether the cache is empty.
@@ -114,9 +121,12 @@ def run(
     # A row without budget may hold a prompt that is longer than what any step reads.
     width = ids_BT.shape[1]
     text = start(ids_BT, count_B, terms.budget_B, slots=max(reach + 1, width), logprobs=logprobs)
+    source = None if sources is None else encode(params, *sources, config=config)
     if cache is None:
-        recompute = partial(_recompute, params, terms=terms, config=config)
+        recompute = partial(_recompute, params, terms=terms, config=config, source=source)
         return jax.lax.while_loop(_goes_on, recompute, text), None
+    if source is not None:
+        cache = caches.fill(cache, source)
     text, work = prefill(
         params,
         text,
@@ -135,6 +145,18 @@ def run(
         lambda state: _goes_on(state[0]), lambda state: step(*state), (text, work)
     )
     return text, caches.widen(work, cache)
+
+
+def read_sources(params: Params, sources: Sources, cache: Cache, *, config: ModelConfig) -> Cache:
+    """Return the cache with what the encoder leaves of its texts; the first thing of a request.
+
+    Args:
+        params: The model's.
+        sources: The texts.
+        cache: With room for them.
+        config: Static.
+    """
+    return caches.fill(cache, encode(params, *sources, config=config))
 
 
 def prefill(
@@ -173,7 +195,7 @@ def prefill(
     ids_BT = jax.lax.dynamic_slice_in_dim(text.tokens_BS, at, width, axis=1)
     prompt_B = text.length_B - text.new_B
     count_B = jnp.where(terms.budget_B > 0, jnp.clip(prompt_B - at, 0, width), 0)
-    promises = {"fresh": fresh, "rectangular": rectangular}
+    promises: dict[str, Any] = {"fresh": fresh, "rectangular": rectangular}
     text, logits_BV, cache = _feed(params, text, ids_BT, cache, count_B, config=config, **promises)
     ends_B = (prompt_B > at) & (prompt_B <= at + width)
     waiting_B = text.active_B & ~ends_B
@@ -233,11 +255,13 @@ def _step(
     return _append(text, logits_BV, terms=terms), cache
 
 
-def _recompute(params: Params, text: Text, *, terms: Terms, config: ModelConfig) -> Text:
+def _recompute(
+    params: Params, text: Text, *, terms: Terms, config: ModelConfig, source: Source | None
+) -> Text:
     count_B = jnp.where(text.active_B, text.length_B, 0)
     # The last place of the text is only ever written, never read by a forward.
     ids_BS = text.tokens_BS[:, :-1]
-    text, logits_BV, _ = _feed(params, text, ids_BS, None, count_B, config=config)
+    text, logits_BV, _ = _feed(params, text, ids_BS, None, count_B, config=config, source=source)
     return _append(text, logits_BV, terms=terms)
 
 
@@ -249,6 +273,7 @@ def _feed(
     count_B: Array,
     *,
     config: ModelConfig,
+    source: Source | None = None,
     **promises: Any,
 ) -> tuple[Text, Array, Any]:
     """Return the next logits.
@@ -258,7 +283,7 @@ def _feed(
     if cache is not None:
         promises["clean"] = True
     logits_B1V, cache = forward(
-        params, ids_BT, cache, count_B, config=config, last_only=True, **promises
+        params, ids_BT, cache, count_B, config=config, last_only=True, source=source, **promises
     )
     text = dataclasses.replace(text, forwarded_B=text.forwarded_B + count_B)
     return text, logits_B1V[:, 0], cache

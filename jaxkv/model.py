@@ -14,11 +14,12 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 
 from jaxkv import caches, ops
-from jaxkv.block import Dropout, Tap, block, rotation
-from jaxkv.caches import Cache, Rotate, Step
+from jaxkv.block import Dropout, Tap
+from jaxkv.caches import Cache, Source
 from jaxkv.linear import linear, norm
 from jaxkv.spec import config as spec
 from jaxkv.spec.errors import RequestError, ShapeError
+from jaxkv.stack import embed, no_tap, run_layers
 
 Params = Mapping[str, Any]
 
@@ -75,6 +76,13 @@ class LatentAttention(nnx.Module):
         self.k_up, self.v_up, self.o = k_up, v_up, o
 
 
+class Cross(nnx.Module):
+    """The query and output projections, and the packed one of the encoder's result."""
+
+    def __init__(self, q: Linear, kv: Linear, o: Linear):
+        self.q, self.kv, self.o = q, kv, o
+
+
 class Mlp(nnx.Module):
     """The feed-forward's matrices; gate and up are packed when there is a gate."""
 
@@ -93,7 +101,7 @@ class Experts(nnx.Module):
 
 
 class Layer(nnx.Module):
-    """One block; the post norms stand behind attention and feed-forward, where there are any."""
+    """One block; the post norms and the cross attention are there where the config has them."""
 
     def __init__(
         self,
@@ -103,9 +111,30 @@ class Layer(nnx.Module):
         mlp: Mlp | Experts,
         attn_post_norm: Norm | None = None,
         mlp_post_norm: Norm | None = None,
+        cross_norm: Norm | None = None,
+        cross: Cross | None = None,
     ):
         self.attn_norm, self.attn, self.mlp_norm, self.mlp = attn_norm, attn, mlp_norm, mlp
         self.attn_post_norm, self.mlp_post_norm = attn_post_norm, mlp_post_norm
+        self.cross_norm, self.cross = cross_norm, cross
+
+
+class Encoder(nnx.Module):
+    """An encoder's own parameters; the table of tokens is the decoder's."""
+
+    def __init__(
+        self,
+        *,
+        position: Array | None,
+        layers: list[Layer],
+        norm: Norm | None,
+        embed_norm: Norm | None,
+        relative: Array | None,
+    ):
+        self.position = None if position is None else nnx.Param(position)
+        self.layers = nnx.List(layers)
+        self.norm, self.embed_norm = norm, embed_norm
+        self.relative = None if relative is None else nnx.Param(relative)
 
 
 class Decoder(nnx.Module):
@@ -123,9 +152,13 @@ class Decoder(nnx.Module):
         embed: Array,
         position: Array | None,
         layers: list[Layer],
-        norm: Norm,
+        norm: Norm | None,
         head: Linear | None,
         training: bool = False,
+        embed_norm: Norm | None = None,
+        relative: Array | None = None,
+        head_bias: Array | None = None,
+        encoder: Encoder | None = None,
     ):
         self.config = config
         self.training = training
@@ -134,6 +167,10 @@ class Decoder(nnx.Module):
         self.layers = nnx.List(layers)
         self.norm = norm
         self.head = head
+        self.embed_norm = embed_norm
+        self.relative = None if relative is None else nnx.Param(relative)
+        self.head_bias = None if head_bias is None else nnx.Param(head_bias)
+        self.encoder = encoder
 
     @property
     def dtype(self) -> jnp.dtype:
@@ -149,11 +186,6 @@ def params_of(model: Decoder) -> Params:
     return nnx.to_pure_dict(nnx.state(model, nnx.Param))
 
 
-def no_tap(name: str, x: Array) -> Array:
-    """Return x as it is."""
-    return x
-
-
 def forward(
     params: Params,
     ids_BT: Int[Array, "B T"],
@@ -167,6 +199,7 @@ def forward(
     last_only: bool = False,
     training: bool = False,
     key: Array | None = None,
+    source: Source | None = None,
     tap: Tap = no_tap,
     absorbed: bool | None = None,
 ) -> tuple[Float[Array, "B _ V"], Cache | None]:
@@ -186,6 +219,8 @@ def forward(
         last_only: Return only each row's logits at its last real token, as T = 1; static.
         training: Dropout on; needs `key`; static.
         key: A random key for dropout.
+        source: What `encoder.encode` gave, for a model with an encoder and no cache; a cache is
+            filled with it.
         tap: Called with the name and value of intermediate results, in the order of the
             computation; what it returns goes on in their place.
         absorbed: The form of attentions to latents: absorbed or expanded, None for the cheaper one
@@ -203,81 +238,54 @@ def forward(
         RequestError: training without a key or with a cache.
     """
     _check_forward(ids_BT, cache, config, training, key)
+    _check_source(cache, config, source)
     tokens = ids_BT.shape[1]
     kept = cache is not None
     fresh = fresh or not kept
     if cache is None:
-        cache = caches.init(
-            config,
-            batch=ids_BT.shape[0],
-            capacity=config.max_positions,
-            dtype=params["embed"].dtype,
-            layout="uncached",
-        )
+        cache = _unkept(params, config, ids_BT.shape[0], source)
     cache, step = caches.begin(
         cache, count_B, T=tokens, fresh=fresh, rectangular=rectangular, clean=clean
     )
-    x_BTD = tap("embed", _embed(params, ids_BT, step, config))
+    x_BTD = tap("embed", embed(params, params, ids_BT, step, config))
     drop = Dropout(config.dropout_rate if training else 0.0, key)
-    rotates = _rotations(step, config, x_BTD.dtype)
-    sites = []
-    for i, layer in enumerate(config.layers):
-        p, rotate = params["layers"][i], rotates.get(layer.attention.rope)
-        x_BTD, site = block(
-            p,
-            x_BTD,
-            cache.sites[i],
-            step,
-            layer,
-            config,
-            rotate,
-            drop,
-            _named(tap, i),
-            absorbed=absorbed,
-        )
-        sites.append(site)
+    x_BTD, sites = run_layers(
+        params, x_BTD, cache.sites, step, config.layers, config, drop, tap, absorbed=absorbed
+    )
     if last_only:
         last_B11 = jnp.maximum(step.count_B - 1, 0)[:, None, None]
         x_BTD = jnp.take_along_axis(x_BTD, last_B11, axis=1)
-    x_BTD = tap("norm", norm(params["norm"], x_BTD, config.norm))
+    if config.final_norm:
+        x_BTD = norm(params["norm"], x_BTD, config.norm)
+    x_BTD = tap("norm", x_BTD)
     logits_BTV = _head(params, x_BTD, config)
     if not kept:
         # A refused row leaves no mark without a cache: its logits must not look like an answer.
         logits_BTV = jnp.where(step.excess_B[:, None, None] > 0, jnp.nan, logits_BTV)
-    return tap("logits", logits_BTV), caches.commit(cache, step, tuple(sites)) if kept else None
+    return tap("logits", logits_BTV), caches.commit(cache, step, sites) if kept else None
 
 
-def _embed(params: Params, ids_BT: Array, step: Step, config: spec.ModelConfig) -> Array:
-    x_BTD = params["embed"][ids_BT]
-    if config.scaled_embedding:
-        x_BTD = x_BTD * jnp.asarray(config.width**0.5, x_BTD.dtype)
-    if not config.learned_positions:
-        return x_BTD
-    # Padding beyond the table reads row 0: what it holds never reaches a real token.
-    place_BT = jnp.where(step.valid_BT, step.position_BT, 0)
-    return x_BTD + params["position"][place_BT]
-
-
-def _rotations(
-    step: Step, config: spec.ModelConfig, dtype: jnp.dtype
-) -> dict[spec.Rope | None, Rotate]:
-    """Return one rotation for all layers that share their rotary positions."""
-    length_B = step.length_B + step.count_B
-    ropes = {layer.attention.rope for layer in config.layers if layer.attention.rope}
-    return {rope: rotation(rope, step.position_BT, length_B, dtype=dtype) for rope in ropes}
+def _unkept(params: Params, config: spec.ModelConfig, rows: int, source: Source | None) -> Cache:
+    """Return a cache that keeps nothing but the encoder's result."""
+    sizes: dict[str, int] = {"batch": rows, "capacity": config.max_positions}
+    if source is not None:
+        sizes |= {"source_capacity": source[0].k_XHS.shape[2]}
+        sizes |= {"beams": rows // source[0].source_length_U.shape[0]}
+    cache = caches.init(config, **sizes, dtype=params["embed"].dtype, layout="uncached")
+    return cache if source is None else caches.fill(cache, source)
 
 
 def _head(params: Params, x_BTD: Array, config: spec.ModelConfig) -> Array:
+    if config.scaled_head:
+        x_BTD = x_BTD * jnp.asarray(config.width**-0.5, x_BTD.dtype)
     if config.tied_head:
         logits_BTV = jnp.einsum("BTD,VD->BTV", x_BTD, params["embed"])
+        if config.head_bias:
+            logits_BTV = logits_BTV + params["head_bias"]
     else:
         logits_BTV = linear(params["head"], x_BTD)
     cap = config.logit_soft_cap
     return logits_BTV if cap is None else ops.soft_cap(logits_BTV, cap=cap)
-
-
-def _named(tap: Tap, layer: int) -> Tap:
-    return lambda name, x: tap(f"layers.{layer}.{name}", x)
 
 
 def _check_forward(
@@ -299,14 +307,24 @@ def _check_forward(
             "forward: training=True with a cache, whose reuse dropout ends. Pass cache=None, or "
             "training=False."
         )
-    if len(cache.sites) != config.num_layers:
+    if len(cache.sites) != config.num_sites:
         raise ShapeError(
-            f"forward: the cache has {len(cache.sites)} sites, the model "
-            f"{config.num_layers} layers. "
-            "Was the cache made for another model?"
+            f"forward: the cache has {len(cache.sites)} sites, the model {config.num_sites} "
+            "attentions. Was the cache made for another model?"
         )
     if cache.length_B.shape[0] != ids_BT.shape[0]:
         raise ShapeError(
             f"forward: ids_BT has {ids_BT.shape[0]} rows, the cache {cache.length_B.shape[0]}. "
             "Make the cache with that batch."
+        )
+
+
+def _check_source(cache: Cache | None, config: spec.ModelConfig, source: Source | None) -> None:
+    if config.encoder is None and source is not None:
+        raise RequestError("forward: source is given, but the model has no encoder. Leave it out.")
+    if config.encoder is not None and (cache is None) == (source is None):
+        given = "neither a cache nor a source is" if cache is None else "a cache and a source are"
+        raise RequestError(
+            f"forward: {given} given, expected one: the model attends to an encoder's result. Pass "
+            "source=encode(...), or `caches.fill` the cache with it."
         )

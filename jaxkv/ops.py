@@ -206,4 +206,9 @@ def gelu_tanh(x: Float[Array, "..."]) -> Float[Array, "..."]:
     return x * 0.5 * (1 + jnp.tanh(inner))
 
 
-ACTIVATIONS = {"silu": silu, "gelu": gelu, "gelu_tanh": gelu_tanh}
+def relu(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """Return x where it is above 0, else 0."""
+    return jnp.maximum(x, 0)
+
+
+ACTIVATIONS = {"silu": silu, "gelu": gelu, "gelu_tanh": gelu_tanh, "relu": relu}

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from jaxkv.sources import Sources, plan_sources, start_prompts
 from jaxkv.spec.config import ModelConfig
 from jaxkv.spec.errors import CapacityError, RequestError, ShapeError
 
@@ -30,6 +31,7 @@ class Plan:
         reach: Slots that a step reads; the longest row fits.
         capacity: Tokens that a row of the cache can hold.
         rectangular: Whether all rows have one length now and one count.
+        sources: What the encoder reads; None without one, or where a cache holds it.
     """
 
     ids_BT: np.ndarray
@@ -39,6 +41,7 @@ class Plan:
     reach: int
     capacity: int
     rectangular: bool
+    sources: Sources | None
 
     @property
     def batch(self) -> int:
@@ -48,22 +51,27 @@ class Plan:
 
 def plan(
     config: ModelConfig,
-    prompts: Any,
+    prompts: Any = None,
     *,
     max_new_tokens: int | Sequence[int],
     mask_BT: Any = None,
     capacity: int | None = None,
     held_B: Any = None,
+    encoder: Any = None,
+    encoder_mask_BE: Any = None,
 ) -> Plan:
     """Return the checked request.
 
     Args:
         config: The model's sizes.
-        prompts: One sequence of ids a row, of any lengths; or one array [B, T] with `mask_BT`.
+        prompts: One sequence of ids a row, of any lengths; or one array [B, T] with `mask_BT`. None
+            is the start of a text, for a model with an encoder.
         max_new_tokens: Budget of new tokens, one for all rows or one a row.
         mask_BT: Which ids of an array are real; padding may stand on either side of a row.
         capacity: Tokens that a row can hold; None takes what the request needs.
         held_B: Tokens that each row of a given cache holds already.
+        encoder: See `plan_sources`, as for `encoder_mask_BE`.
+        encoder_mask_BE: See `plan_sources`.
 
     Raises:
         ShapeError: Prompts are not [batch, time], or the mask, budgets or cache have another number
@@ -72,6 +80,8 @@ def plan(
         CapacityError: prompt + max_new_tokens - 1 exceeds the capacity (the last token is never fed
             back).
     """
+    sources = plan_sources(config, encoder, encoder_mask_BE, has_cache=held_B is not None)
+    prompts = start_prompts(config, prompts, sources)
     rows = _rows(prompts, mask_BT)
     _check_ids(rows, config.vocab_size)
     count_B = np.array([len(row) for row in rows], np.int32)
@@ -100,6 +110,7 @@ def plan(
         capacity=reach if capacity is None else capacity,
         rectangular=len({*zip(count_B.tolist(), held_B.tolist(), strict=True)}) == 1
         and bool((budget_B > 0).all()),
+        sources=sources,
     )
 
 

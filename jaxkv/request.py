@@ -57,7 +57,7 @@ def check(
         cache: Earlier tokens; its capacity is the one that counts.
         capacity: Of a cache to be made.
         sampling: See `plan_sampling`.
-        **asked: `max_new_tokens` and `mask_BT`.
+        **asked: `max_new_tokens`, `mask_BT`, `encoder` and `encoder_mask_BE`.
 
     Raises:
         RequestError: The model is in training mode, or an argument is out of range.
@@ -145,6 +145,8 @@ def new_cache(
     """
     check_layout("new_cache", layout=layout, page_size=page_size, options=options)
     pages = {} if page_size is None else {"page_size": page_size}
+    sources = request.plan.sources
+    wide = {} if sources is None else {"source_capacity": sources.ids_BE.shape[1]}
     return caches.init(
         model.config,
         batch=request.plan.batch,
@@ -153,6 +155,7 @@ def new_cache(
         slack=slack,
         layout=layout,
         **pages,
+        **wide,
         **(options or {}),
     )
 
@@ -181,3 +184,9 @@ def device_arrays(
         sampler,
     )
     return jnp.asarray(request.plan.ids_BT), jnp.asarray(request.plan.count_B), terms
+
+
+def device_sources(request: Request) -> tuple[Int[Array, "B E"], Int[Array, " B"]] | None:
+    """Return the texts for the encoder and their counts; None where there are none."""
+    sources = request.plan.sources
+    return sources and (jnp.asarray(sources.ids_BE), jnp.asarray(sources.count_B))

@@ -9,8 +9,10 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxkv import programs
+from jaxkv.encoder import encode
+from jaxkv.loop import Sources
 from jaxkv.model import Decoder, Params, forward, params_of
-from jaxkv.planning import plan
+from jaxkv.planning import Plan, plan
 from jaxkv.spec.config import ModelConfig
 from jaxkv.spec.errors import CapacityError, RequestError
 
@@ -27,7 +29,12 @@ class Score(NamedTuple):
     predictions: int
 
 
-def score(model: Decoder, texts_ids: Sequence[Sequence[int]]) -> Score:
+def score(
+    model: Decoder,
+    texts_ids: Sequence[Sequence[int]],
+    *,
+    encoder: Sequence[Sequence[int]] | None = None,
+) -> Score:
     """Return the mean of -ln p(token | the tokens before it) over all texts, and their number.
 
     Each text is one forward without a cache. Nats are computed in the model's dtype, in float32 at
@@ -35,7 +42,9 @@ def score(model: Decoder, texts_ids: Sequence[Sequence[int]]) -> Score:
 
     Args:
         model: In evaluation mode.
-        texts_ids: Token ids of each text, at least 2.
+        texts_ids: Token ids of each text, at least 2. Of a model with an encoder the decoder's,
+            from the start ids on.
+        encoder: What the encoder read before each of them, for such a model.
 
     Raises:
         RequestError: There is nothing to predict, or an id is outside the vocabulary.
@@ -52,7 +61,8 @@ def score(model: Decoder, texts_ids: Sequence[Sequence[int]]) -> Score:
                 f"score: texts_ids[{i}] has {len(text)} tokens, expected at most "
                 f"{model.config.max_positions}, the model's positions. Score it in pieces."
             )
-        found = plan(model.config, [text], max_new_tokens=1)
+        read = None if encoder is None else encoder[i : i + 1]
+        found = plan(model.config, [text], max_new_tokens=1, encoder=read)
         count = int(found.count_B[0])
         if count < 2:
             raise RequestError(
@@ -60,7 +70,7 @@ def score(model: Decoder, texts_ids: Sequence[Sequence[int]]) -> Score:
                 "predicted."
             )
         ids_BT, count_B = jnp.asarray(found.ids_BT), jnp.asarray(found.count_B)
-        nats_BT = run(params_of(model), ids_BT, count_B, config=model.config)
+        nats_BT = run(params_of(model), ids_BT, count_B, _on_device(found), config=model.config)
         nats.append(np.asarray(nats_BT[0, : count - 1], np.float64))
     if not nats:
         raise RequestError("score: texts_ids is empty, expected at least 1 text.")
@@ -68,8 +78,18 @@ def score(model: Decoder, texts_ids: Sequence[Sequence[int]]) -> Score:
     return Score(float(every.mean()), len(every))
 
 
+def _on_device(found: Plan) -> Sources | None:
+    sources = found.sources
+    return sources and (jnp.asarray(sources.ids_BE), jnp.asarray(sources.count_B))
+
+
 def nats_of(
-    params: Params, ids_BT: Int[Array, "B T"], count_B: Int[Array, " B"], *, config: ModelConfig
+    params: Params,
+    ids_BT: Int[Array, "B T"],
+    count_B: Int[Array, " B"],
+    sources: Sources | None = None,
+    *,
+    config: ModelConfig,
 ) -> Float[Array, "B T-1"]:
     """Return -ln p of each row's tokens from the second on, T - 1 of them; padding's mean nothing.
 
@@ -77,9 +97,11 @@ def nats_of(
         params: The model's.
         ids_BT: int32 texts from the left.
         count_B: int32, how many of the tokens are real.
+        sources: What the encoder read before each; None without one.
         config: Static.
     """
-    logits_BTV, _ = forward(params, ids_BT, None, count_B, config=config)
+    source = None if sources is None else encode(params, *sources, config=config)
+    logits_BTV, _ = forward(params, ids_BT, None, count_B, config=config, source=source)
     logits_BTV = logits_BTV.astype(jnp.promote_types(logits_BTV.dtype, jnp.float32))[:, :-1]
     own_BT = jnp.take_along_axis(logits_BTV, ids_BT[:, 1:, None], axis=-1)[..., 0]
     return jax.nn.logsumexp(logits_BTV, axis=-1) - own_BT

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from jaxkv import caches
-from jaxkv.caches import Cache
+from jaxkv.caches import Cache, Source
 from jaxkv.generation import Generated, generate
 from jaxkv.model import Decoder
 from jaxkv.spec.errors import RequestError
@@ -24,7 +24,7 @@ from jaxkv.testing import states, variants
 from jaxkv.testing.driver import Driver
 from jaxkv.testing.explicit_state import ExplicitState
 from jaxkv.testing.info import KV, SubjectInfo, describe
-from jaxkv.testing.inputs import check_points, check_room, read_tokens
+from jaxkv.testing.inputs import check_points, check_room, encoder_inputs, read_tokens
 from jaxkv.testing.states import State
 from jaxkv.weights import from_arrays, to_arrays
 
@@ -83,8 +83,11 @@ class Subject:
         mask: np.ndarray | None = None,
         positions: np.ndarray | None = None,
         visible: np.ndarray | None = None,
+        encoder: np.ndarray | None = None,
     ) -> np.ndarray:
-        """Return logits [B, T, V] of whole texts without a cache; for the options see `step`.
+        """Return logits [B, T, V] of whole texts without a cache.
+
+        For the options see `step`, for encoder `init`.
 
         Raises:
             CapacityError: The texts are longer than the model's positions.
@@ -93,13 +96,35 @@ class Subject:
         tokens = read_tokens("full", ids, self.model, count=count, mask=mask)
         check_room("full", int(tokens.count_B.max()), self.model)
         self.forwarded_positions += int(tokens.real_BT.sum())
-        given = {"positions": positions, "visible": visible}
+        source = self._read("full", encoder)
+        given: dict[str, Any] = {"positions": positions, "visible": visible}
         if positions is not None or visible is not None:
-            return self._driver.run_explicit("full", None, tokens, **given)[0]
-        return self._driver.run(None, tokens)[0]
+            return self._driver.run_explicit("full", None, tokens, source, **given)[0]
+        return self._driver.run(None, tokens, source)[0]
 
-    def init(self, batch: int, capacity: int | None = None) -> Cache:
-        """Return an empty state; a capacity of None is the model's positions, 512 at most."""
+    def init(
+        self, batch: int, capacity: int | None = None, *, encoder: np.ndarray | None = None
+    ) -> Cache:
+        """Return an empty state.
+
+        Args:
+            batch: Rows.
+            capacity: None is the model's positions, 512 at most.
+            encoder: Of a model with an encoder, what it reads: ids [B, E], -1 behind a row's last.
+
+        Raises:
+            RequestError: The texts are missing, or not asked for.
+        """
+        source = self._read("init", encoder)
+        if source is None:
+            return self._empty(batch, capacity, None)
+        return caches.fill(self._empty(batch, capacity, states.width_of(source)), source)
+
+    def encoder_inputs(self, batch: int, seed: int) -> np.ndarray:
+        """Return texts for `encoder` of as many rows, of unlike lengths; -1 for no token."""
+        return encoder_inputs(self.model, batch, seed)
+
+    def _empty(self, batch: int, capacity: int | None, source_capacity: int | None) -> Cache:
         room = min(self.model.config.max_positions, 512) if capacity is None else capacity
         return caches.init(
             self.model.config,
@@ -109,8 +134,22 @@ class Subject:
             slack=self.slack,
             layout=self.layout,
             **({} if self.page_size is None else {"page_size": self.page_size}),
+            **({} if source_capacity is None else {"source_capacity": source_capacity}),
             **self.layout_options,
         )
+
+    def _read(self, function: str, encoder: np.ndarray | None) -> Source | None:
+        """Return what the encoder leaves of the texts, None without an encoder."""
+        has_encoder = self.model.config.encoder is not None
+        if has_encoder != (encoder is not None):
+            wanted = "[B, E] ids for each row" if has_encoder else "None, the model has no encoder"
+            given = "None" if encoder is None else f"of shape {np.shape(encoder)}"
+            raise RequestError(f"{function}: encoder is {given}, expected {wanted}.")
+        if encoder is None:
+            return None
+        ids_BE = np.asarray(encoder)
+        texts = read_tokens(function, np.maximum(ids_BE, 0), self.model, mask=ids_BE >= 0)
+        return self._driver.encode(texts)
 
     def step(
         self,
@@ -144,7 +183,7 @@ class Subject:
         """
         tokens = read_tokens("step", ids, self.model, count=count, mask=mask)
         self.forwarded_positions += int(tokens.real_BT.sum())
-        given = {"positions": positions, "visible": visible}
+        given: dict[str, Any] = {"positions": positions, "visible": visible}
         if isinstance(state, ExplicitState) or positions is not None or visible is not None:
             return self._driver.run_explicit("step", state, tokens, **given)
         logits_BTV, after = self._driver.run(state, tokens)
@@ -167,7 +206,8 @@ class Subject:
 
     def grow(self, state: State, capacity: int) -> State:
         """Return the state with room for `capacity` tokens a row."""
-        return states.grow(state, self.init(len(state.length_B), capacity))
+        wide = states.source_capacity(state)
+        return states.grow(state, self._empty(len(state.length_B), capacity, wide))
 
     def length(self, state: State) -> np.ndarray:
         """Return how many tokens each row holds."""

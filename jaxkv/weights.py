@@ -14,7 +14,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxkv.caches import check_dtype
-from jaxkv.model import Attention, Decoder, Experts, LatentAttention, Layer, Linear, Mlp, Norm
+from jaxkv.model import (
+    Attention,
+    Cross,
+    Decoder,
+    Encoder,
+    Experts,
+    LatentAttention,
+    Layer,
+    Linear,
+    Mlp,
+    Norm,
+)
 from jaxkv.spec import config as spec
 from jaxkv.spec.checkpoint import check_weights
 
@@ -35,7 +46,7 @@ def from_arrays(
 
     Args:
         config: The model's sizes.
-        arrays: Canonical name (spec.config.weight_shapes) -> array, matrices (out, in).
+        arrays: Canonical name (spec.weight_shapes) -> array, matrices (out, in).
         dtype: Of the parameters.
         interleaved_qk: Whether the rows of q and k stand in the pair order of interleaved rotary,
             as GGUF files of the llama architecture have them; they are put into half-split order.
@@ -56,17 +67,17 @@ def from_arrays(
         # A copy of what may be pages of a file; memory that is ours alone becomes the array.
         return jnp.asarray(x, dtype) if own else jnp.array(x, dtype)
 
-    layers = [
-        _layer(read, f"layers.{i}", layer, config, place, interleaved_qk)
-        for i, layer in enumerate(config.layers)
-    ]
+    def side(prefix: str, layers: tuple[spec.Layer, ...]) -> dict[str, Any]:
+        return _side(read, prefix, layers, config, place, interleaved_qk)
+
+    encoder = config.encoder
     return Decoder(
         config,
         embed=place(read("embed.weight")),
-        position=place(read("position.weight")) if config.learned_positions else None,
-        layers=layers,
-        norm=_norm(read, "norm", config.norm, place),
+        **side("", config.layers),
         head=None if config.tied_head else _linear(read, ["head"], config.head_bias, place),
+        head_bias=place(read("head.bias")) if config.tied_head and config.head_bias else None,
+        encoder=None if encoder is None else Encoder(**side("encoder.", encoder.layers)),
     )
 
 
@@ -77,11 +88,11 @@ def to_arrays(model: Decoder) -> dict[str, np.ndarray]:
     """
     config = model.config
     arrays = {"embed.weight": np.asarray(model.embed[...])}
-    if model.position is not None:
-        arrays["position.weight"] = np.asarray(model.position[...])
-    for i, (layer, sizes) in enumerate(zip(model.layers, config.layers, strict=True)):
-        arrays |= _unpack_layer(f"layers.{i}", layer, sizes, config.width)
-    arrays |= _unpack_norm("norm", model.norm)
+    arrays |= _unpack_side("", model, config.layers, config.width)
+    if model.encoder is not None and config.encoder is not None:
+        arrays |= _unpack_side("encoder.", model.encoder, config.encoder.layers, config.width)
+    if model.head_bias is not None:
+        arrays["head.bias"] = np.asarray(model.head_bias[...])
     if model.head is not None:
         arrays |= _unpack(["head"], [config.vocab_size], model.head)
     return arrays
@@ -120,6 +131,34 @@ def _linear(read: Read, names: list[str], bias: bool, place: Place) -> Linear:
     return Linear(place(weight_DE, own=True), None if bias_E is None else place(bias_E))
 
 
+def _side(
+    read: Read,
+    prefix: str,
+    layers: tuple[spec.Layer, ...],
+    config: spec.ModelConfig,
+    place: Place,
+    interleaved: bool,
+) -> dict[str, Any]:
+    """Return what a decoder and its encoder both have, by the names of their parameters."""
+    is_biased = any(layer.attention.relative for layer in layers)
+    norms = {"norm": config.final_norm, "embed_norm": config.embed_norm}
+    tables = {"position": config.learned_positions, "relative": is_biased}
+    return {
+        "layers": [
+            _layer(read, f"{prefix}layers.{i}", layer, config, place, interleaved)
+            for i, layer in enumerate(layers)
+        ],
+        **{
+            name: _norm(read, f"{prefix}{name}", config.norm, place) if there else None
+            for name, there in norms.items()
+        },
+        **{
+            name: place(read(f"{prefix}{name}.weight")) if there else None
+            for name, there in tables.items()
+        },
+    }
+
+
 def _layer(
     read: Read,
     name: str,
@@ -138,7 +177,15 @@ def _layer(
         _mlp(read, f"{name}.mlp", layer.mlp, place),
         norm("attn_post_norm") if layer.post_norms else None,
         norm("mlp_post_norm") if layer.post_norms else None,
+        None if layer.cross is None else norm("cross_norm"),
+        None if layer.cross is None else _cross(read, f"{name}.cross", layer.cross, place),
     )
+
+
+def _cross(read: Read, name: str, a: spec.Attention, place: Place) -> Cross:
+    q = _linear(read, [f"{name}.q"], a.qkv_bias, place)
+    kv = _linear(read, [f"{name}.k", f"{name}.v"], a.qkv_bias, place)
+    return Cross(q, kv, _linear(read, [f"{name}.o"], a.out_bias, place))
 
 
 def _attention(
@@ -226,19 +273,42 @@ def _norm(read: Read, name: str, norm: spec.Norm, place: Place) -> Norm:
     return Norm(place(read(f"{name}.weight")), bias)
 
 
+def _unpack_side(
+    prefix: str, stack: Decoder | Encoder, sizes: tuple[spec.Layer, ...], width: int
+) -> dict[str, np.ndarray]:
+    arrays: dict[str, np.ndarray] = {}
+    for name, table in (("position", stack.position), ("relative", stack.relative)):
+        arrays |= {} if table is None else {f"{prefix}{name}.weight": np.asarray(table[...])}
+    for i, (layer, size) in enumerate(zip(stack.layers, sizes, strict=True)):
+        arrays |= _unpack_layer(f"{prefix}layers.{i}", layer, size, width)
+    for name, norm in (("norm", stack.norm), ("embed_norm", stack.embed_norm)):
+        arrays |= {} if norm is None else _unpack_norm(f"{prefix}{name}", norm)
+    return arrays
+
+
 def _unpack_layer(name: str, layer: Layer, sizes: spec.Layer, width: int) -> dict[str, np.ndarray]:
     norms = {
         "attn_norm": layer.attn_norm,
         "attn_post_norm": layer.attn_post_norm,
+        "cross_norm": layer.cross_norm,
         "mlp_norm": layer.mlp_norm,
         "mlp_post_norm": layer.mlp_post_norm,
     }
     arrays = _unpack_attention(f"{name}.attn", layer.attn, sizes.attention)
     arrays |= _unpack([f"{name}.attn.o"], [width], layer.attn.o)
     arrays |= _unpack_mlp(f"{name}.mlp", layer.mlp, sizes.mlp, width)
+    if layer.cross is not None and sizes.cross is not None:
+        arrays |= _unpack_cross(f"{name}.cross", layer.cross, sizes.cross, width)
     for part, norm in norms.items():
         arrays |= {} if norm is None else _unpack_norm(f"{name}.{part}", norm)
     return arrays
+
+
+def _unpack_cross(name: str, cross: Cross, a: spec.Attention, width: int) -> dict[str, np.ndarray]:
+    q, kv = a.num_heads * a.head_dim, a.num_kv_heads * a.head_dim
+    arrays = _unpack([f"{name}.q"], [q], cross.q)
+    arrays |= _unpack([f"{name}.k", f"{name}.v"], [kv, kv], cross.kv)
+    return arrays | _unpack([f"{name}.o"], [width], cross.o)
 
 
 def _unpack_attention(

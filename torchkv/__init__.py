@@ -12,6 +12,7 @@ _HOME = {
     "Generated": "torchkv.generation",
     "ModelConfig": "jaxkv.spec.config",
     "Subject": "torchkv.subject",
+    "encode": "torchkv.encoder",
     "forward": "torchkv.model",
     "from_arrays": "torchkv.weights",
     "generate": "torchkv.generation",

@@ -16,7 +16,7 @@ from torch import Tensor as Array
 
 from jaxkv.spec import config as spec
 from torchkv import caches, ops
-from torchkv.caches import Rotate, Rule, Step
+from torchkv.caches import Bias, Rotate, Rule, Step
 from torchkv.experts import mix
 from torchkv.latent import attend_latent
 from torchkv.linear import linear, norm
@@ -28,47 +28,55 @@ Tap = Callable[[str, Array], Array]
 def block(
     p: Params,
     x_BTD: Float[Array, "B T D"],
-    site: Any,
+    sites: tuple[Any, ...],
     step: Step,
     layer: spec.Layer,
     config: spec.ModelConfig,
     rotate: Rotate | None,
+    bias: Bias | None,
     drop: "Dropout",
     tap: Tap,
     *,
     absorbed: bool | None = None,
-) -> tuple[Float[Array, "B T D"], Any]:
-    """Return the stream after one block, and the site with the new keys and values.
+) -> tuple[Float[Array, "B T D"], tuple[Any, ...]]:
+    """Return the stream after one block, and the sites with the new keys and values.
 
     Args:
         p: Of this layer.
         x_BTD: The stream before it.
-        site: The layer's part of the cache.
+        sites: The layer's part of the cache: its attention's, and its cross attention's.
         step: From `caches.begin`.
         layer: What the parameters mean.
         config: Of the model.
         rotate: Of this layer's rotary positions: made once for all layers that share them.
+        bias: Of this layer's scores, made once for all layers.
         drop: Applied to what attention and feed-forward give.
         tap: Called with the name and value of intermediate results; what it returns goes on in
             their place.
         absorbed: The form of an attention to latents, see `latent.attend_latent`.
     """
-    h_BTD = norm(p["attn_norm"], x_BTD, config.norm)
+    h_BTD = _before(p, "attn", x_BTD, layer, config)
     h_BTD = tap("attn_norm", h_BTD)
-    a_BTD, site = _attention(
-        p["attn"], h_BTD, site, step, layer.attention, rotate, tap, absorbed=absorbed
+    a_BTD, own = _attention(
+        p["attn"], h_BTD, sites[0], step, layer.attention, rotate, bias, tap, absorbed=absorbed
     )
     a_BTD = tap("attn", a_BTD)
     if layer.post_norms:
         a_BTD = norm(p["attn_post_norm"], a_BTD, config.norm)
-    attended_BTD = x_BTD + drop(a_BTD)
-    h_BTD = norm(p["mlp_norm"], x_BTD if layer.parallel else attended_BTD, config.norm)
+    seen_BTD, x_BTD = x_BTD, _after(p, "attn", x_BTD + drop(a_BTD), layer, config)
+    after = (own,)
+    if layer.cross is not None:
+        h_BTD = _before(p, "cross", x_BTD, layer, config)
+        c_BTD, read = _cross(p["cross"], h_BTD, sites[1], step, layer.cross)
+        c_BTD = tap("cross", c_BTD)
+        x_BTD, after = _after(p, "cross", x_BTD + drop(c_BTD), layer, config), (own, read)
+    h_BTD = _before(p, "mlp", seen_BTD if layer.parallel else x_BTD, layer, config)
     h_BTD = tap("mlp_norm", h_BTD)
     m_BTD = tap("mlp", _feed_forward(p["mlp"], h_BTD, layer.mlp))
     if layer.post_norms:
         m_BTD = norm(p["mlp_post_norm"], m_BTD, config.norm)
-    x_BTD = attended_BTD + drop(m_BTD)
-    return tap("resid", x_BTD), site
+    x_BTD = _after(p, "mlp", x_BTD + drop(m_BTD), layer, config)
+    return tap("resid", x_BTD), after
 
 
 def rotation(
@@ -107,6 +115,20 @@ class Dropout:
         return x_BTD * kept_BTD / (1 - self.rate)
 
 
+def _before(
+    p: Params, part: str, x_BTD: Array, layer: spec.Layer, config: spec.ModelConfig
+) -> Array:
+    """Return what a sub-layer reads of the stream."""
+    return x_BTD if layer.norm_after else norm(p[f"{part}_norm"], x_BTD, config.norm)
+
+
+def _after(
+    p: Params, part: str, x_BTD: Array, layer: spec.Layer, config: spec.ModelConfig
+) -> Array:
+    """Return the stream once a sub-layer's result has been added."""
+    return norm(p[f"{part}_norm"], x_BTD, config.norm) if layer.norm_after else x_BTD
+
+
 def _attention(
     p: Params,
     x_BTD: Array,
@@ -114,6 +136,7 @@ def _attention(
     step: Step,
     a: spec.Attention,
     rotate: Rotate | None,
+    bias: Bias | None,
     tap: Tap,
     *,
     absorbed: bool | None,
@@ -131,9 +154,20 @@ def _attention(
         q_BTNH = norm(p["q_norm"], q_BTNH, a.qk_norm)
         k_BTKH = norm(p["k_norm"], k_BTKH, a.qk_norm)
     scale = 1 / math.sqrt(a.head_dim if a.score_width is None else a.score_width)
-    rule = Rule(scale=scale, window=a.window, soft_cap=a.soft_cap)
+    rule = Rule(scale=scale, window=a.window, soft_cap=a.soft_cap, causal=a.causal)
+    bias = None if a.relative is None else bias
     v_BTKH = tap("v", v_BTKH)
-    o_BTNH, site = caches.attend(site, step, q_BTNH, k_BTKH, v_BTKH, rule=rule, rotate=rotate)
+    o_BTNH, site = caches.attend(
+        site, step, q_BTNH, k_BTKH, v_BTKH, rule=rule, rotate=rotate, bias=bias
+    )
+    return linear(p["o"], o_BTNH.flatten(2)), site
+
+
+def _cross(p: Params, x_BTD: Array, site: Any, step: Step, a: spec.Attention) -> tuple[Array, Any]:
+    q_BTNH = linear(p["q"], x_BTD).unflatten(2, (a.num_heads, a.head_dim))
+    scale = 1 / math.sqrt(a.head_dim if a.score_width is None else a.score_width)
+    rule = Rule(scale=scale, soft_cap=a.soft_cap, causal=False)
+    o_BTNH, site = caches.attend(site, step, q_BTNH, None, None, rule=rule)
     return linear(p["o"], o_BTNH.flatten(2)), site
 
 

@@ -16,7 +16,7 @@ from torchkv.caches import Cache
 from torchkv.loop import Text, run
 from torchkv.model import Decoder, params_of
 from torchkv.planning import Plan
-from torchkv.request import check, device_arrays, new_cache
+from torchkv.request import check, device_arrays, device_sources, new_cache
 
 
 @dataclass(frozen=True)
@@ -47,10 +47,12 @@ class Generated:
 @torch.no_grad()
 def generate(
     model: Decoder,
-    prompts: Any,
+    prompts: Any = None,
     *,
     max_new_tokens: int | Sequence[int],
     mask_BT: Any = None,
+    encoder: Any = None,
+    encoder_mask_BE: Any = None,
     end_ids: int | Sequence[int] | None = (),
     temperature: float | Sequence[float] = 0.0,
     top_k: int | Sequence[int] | None = None,
@@ -75,10 +77,14 @@ def generate(
 
     Args:
         model: In evaluation mode.
-        prompts: One sequence of ids a row; or an array [B, T] with `mask_BT`.
+        prompts: One sequence of ids a row; or an array [B, T] with `mask_BT`. Of a model with an
+            encoder the decoder's; None then starts each row with the config's start ids.
         max_new_tokens: Budget, for all rows or one a row. 0 returns the prompt without touching the
             model.
         mask_BT: Which ids of an array are real; padding may stand on either side.
+        encoder: For a model with an encoder, one sequence of ids a row; or an array [B, E] with
+            `encoder_mask_BE`. It reads them once, in the same program.
+        encoder_mask_BE: Which ids of such an array are real.
         end_ids: Tokens that end a row, any of them; the row's result includes it.
         temperature: 0 is greedy. This and the four that follow are one number for all rows or one a
             row, applied in this order; see `plan_sampling`.
@@ -115,6 +121,8 @@ def generate(
         prompts,
         max_new_tokens=max_new_tokens,
         mask_BT=mask_BT,
+        encoder=encoder,
+        encoder_mask_BE=encoder_mask_BE,
         end_ids=end_ids,
         cache=cache,
         capacity=capacity,
@@ -147,6 +155,7 @@ def generate(
         params_of(model),
         *device_arrays(request, model.embed.device),
         cache,
+        device_sources(request, model.embed.device),
         config=model.config,
         reach=found.reach,
         fresh=not found.held_B.any(),

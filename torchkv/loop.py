@@ -1,6 +1,7 @@
 """What generation runs: prefill, and a loop of one-token steps.
 
-Letters: B rows, T prompt tokens with padding, S slots of the text, E end tokens, V vocabulary.
+Letters: B rows, T prompt tokens with padding, S slots of the text, E end tokens (of an encoder's
+text: its tokens), V vocabulary.
 """
 
 from dataclasses import dataclass, replace
@@ -11,9 +12,13 @@ from torch import Tensor as Array
 
 from jaxkv.spec.config import ModelConfig
 from torchkv import caches, sampling
-from torchkv.caches import Cache
+from torchkv.caches import Cache, Source
+from torchkv.encoder import encode
 from torchkv.model import Params, forward
 from torchkv.sampling import Sampler
+
+Sources = tuple[Int[Array, "B E"], Int[Array, " B"]]
+"""int32 ids of the texts that an encoder reads, and how many of each are real."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +93,7 @@ def run(
     count_B: Int[Array, " B"],
     terms: Terms,
     cache: Cache | None,
+    sources: Sources | None = None,
     *,
     config: ModelConfig,
     reach: int,
@@ -104,6 +110,7 @@ def run(
         count_B: int32, prompt tokens of each row; those of a row without budget are not forwarded.
         terms: What each row wants.
         cache: Consumed. None recomputes the whole text for every token.
+        sources: What the encoder reads, once; None where a cache holds it, or without one.
         config: The model's.
         reach: Slots that the longest row needs at most.
         fresh: Whether the cache is empty.
@@ -113,12 +120,17 @@ def run(
     """
     width = ids_BT.shape[1]
     text = start(ids_BT, count_B, terms.budget_B, slots=max(reach + 1, width), logprobs=logprobs)
+    source = None if sources is None else encode(params, *sources, config=config)
     if cache is None:
         while bool(text.active_B.any()):
             first_B, count_B = torch.zeros_like(text.length_B), text.length_B * text.active_B
-            text, logits_BV, _ = _feed(params, text, first_B, None, count_B, config=config)
+            text, logits_BV, _ = _feed(
+                params, text, first_B, None, count_B, config=config, source=source
+            )
             text = _append(text, logits_BV, terms=terms)
         return text, None
+    if source is not None:
+        cache = caches.fill(cache, source)
     text, cache = prefill(
         params,
         text,
@@ -134,6 +146,19 @@ def run(
     )
     steps = terms.budget_B.max()
     return extend(params, text, terms, cache, steps, config=config, rectangular=rectangular)
+
+
+@torch.no_grad()
+def read_sources(params: Params, sources: Sources, cache: Cache, *, config: ModelConfig) -> Cache:
+    """Return the cache with what the encoder leaves of its texts; the first thing of a request.
+
+    Args:
+        params: The model's.
+        sources: The texts.
+        cache: Consumed. With room for them.
+        config: The model's.
+    """
+    return caches.fill(cache, encode(params, *sources, config=config))
 
 
 @torch.no_grad()
@@ -238,6 +263,7 @@ def _feed(
     config: ModelConfig,
     fresh: bool = False,
     rectangular: bool = False,
+    source: Source | None = None,
 ) -> tuple[Text, Array, Cache | None]:
     """Return the next logits.
 
@@ -258,6 +284,7 @@ def _feed(
         rectangular=rectangular,
         clean=True,
         last_only=True,
+        source=source,
     )
     text = replace(text, forwarded_B=text.forwarded_B + count_B)
     return text, logits_B1V[:, 0], cache

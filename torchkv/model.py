@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor as Array
 from torch import nn
@@ -20,9 +19,10 @@ from torch import nn
 from jaxkv.spec import config as spec
 from jaxkv.spec.errors import RequestError, ShapeError
 from torchkv import caches, ops
-from torchkv.block import Dropout, Tap, block, rotation
-from torchkv.caches import Cache, Rotate, Step
+from torchkv.block import Dropout, Tap
+from torchkv.caches import Cache, Source, Step
 from torchkv.linear import linear, norm
+from torchkv.stack import embed, no_tap, run_layers
 
 Params = Mapping[str, Any]
 
@@ -80,6 +80,14 @@ class LatentAttention(nn.Module):
         self.k_up, self.v_up, self.o = k_up, v_up, o
 
 
+class Cross(nn.Module):
+    """The query and output projections, and the packed one of the encoder's result."""
+
+    def __init__(self, q: Linear, kv: Linear, o: Linear):
+        super().__init__()
+        self.q, self.kv, self.o = q, kv, o
+
+
 class Mlp(nn.Module):
     """The feed-forward's matrices; gate and up are packed when there is a gate."""
 
@@ -100,7 +108,7 @@ class Experts(nn.Module):
 
 
 class Layer(nn.Module):
-    """One block; the post norms stand behind attention and feed-forward, where there are any."""
+    """One block; the post norms and the cross attention are there where the config has them."""
 
     def __init__(
         self,
@@ -110,10 +118,32 @@ class Layer(nn.Module):
         mlp: Mlp | Experts,
         attn_post_norm: Norm | None = None,
         mlp_post_norm: Norm | None = None,
+        cross_norm: Norm | None = None,
+        cross: Cross | None = None,
     ):
         super().__init__()
         self.attn_norm, self.attn, self.mlp_norm, self.mlp = attn_norm, attn, mlp_norm, mlp
         self.attn_post_norm, self.mlp_post_norm = attn_post_norm, mlp_post_norm
+        self.cross_norm, self.cross = cross_norm, cross
+
+
+class Encoder(nn.Module):
+    """An encoder's own parameters; the table of tokens is the decoder's."""
+
+    def __init__(
+        self,
+        *,
+        position: Array | None,
+        layers: list[Layer],
+        norm: Norm | None,
+        embed_norm: Norm | None,
+        relative: Array | None,
+    ):
+        super().__init__()
+        self.position = None if position is None else _frozen(position)
+        self.layers = nn.ModuleList(layers)
+        self.norm, self.embed_norm = norm, embed_norm
+        self.relative = None if relative is None else _frozen(relative)
 
 
 class Decoder(nn.Module):
@@ -133,9 +163,13 @@ class Decoder(nn.Module):
         embed: Array,
         position: Array | None,
         layers: list[Layer],
-        norm: Norm,
+        norm: Norm | None,
         head: Linear | None,
         training: bool = False,
+        embed_norm: Norm | None = None,
+        relative: Array | None = None,
+        head_bias: Array | None = None,
+        encoder: Encoder | None = None,
     ):
         super().__init__()
         self.config = config
@@ -144,6 +178,10 @@ class Decoder(nn.Module):
         self.layers = nn.ModuleList(layers)
         self.norm = norm
         self.head = head
+        self.embed_norm = embed_norm
+        self.relative = None if relative is None else _frozen(relative)
+        self.head_bias = None if head_bias is None else _frozen(head_bias)
+        self.encoder = encoder
         self.train(training)
 
     @property
@@ -160,11 +198,6 @@ def params_of(model: Decoder) -> Params:
     return _tree(model)
 
 
-def no_tap(name: str, x: Array) -> Array:
-    """Return x as it is."""
-    return x
-
-
 def forward(
     params: Params,
     ids_BT: Int[Array, "B T"],
@@ -178,6 +211,7 @@ def forward(
     last_only: bool = False,
     training: bool = False,
     key: torch.Generator | None = None,
+    source: Source | None = None,
     tap: Tap = no_tap,
     absorbed: bool | None = None,
 ) -> tuple[Float[Array, "B _ V"], Cache | None]:
@@ -197,6 +231,8 @@ def forward(
         last_only: Return only each row's logits at its last real token, as T = 1.
         training: Dropout on; needs `key`.
         key: A random generator for dropout, on the model's device.
+        source: What `encoder.encode` gave, for a model with an encoder and no cache; a cache is
+            filled with it.
         tap: Called with the name and value of intermediate results, in the order of the
             computation; what it returns goes on in their place.
         absorbed: The form of attentions to latents: absorbed or expanded, None for the cheaper one
@@ -211,6 +247,7 @@ def forward(
         RequestError: training without a key or with a cache, or the cache was consumed.
     """
     _check_forward(ids_BT, cache, config, training, key)
+    _check_source(cache, config, source)
     drop = Dropout(config.dropout_rate if training else 0.0, key)
     decode = partial(
         _decode,
@@ -224,13 +261,7 @@ def forward(
     )
     if cache is None:
         with torch.device(ids_BT.device):
-            none = caches.init(
-                config,
-                batch=ids_BT.shape[0],
-                capacity=config.max_positions,
-                dtype=params["embed"].dtype,
-                layout="uncached",
-            )
+            none = _unkept(params, config, ids_BT.shape[0], source)
         none, step = caches.begin(none, count_B, T=ids_BT.shape[1], fresh=True)
         logits_BTV, _ = decode(none.sites, step)
         # A refused row leaves no mark without a cache: its logits must not look like an answer.
@@ -272,42 +303,27 @@ def _decode(
     tap: Tap,
     absorbed: bool | None,
 ) -> tuple[Array, tuple[Any, ...]]:
-    x_BTD = tap("embed", _embed(params, ids_BT, step, config))
-    rotates = _rotations(step, config, x_BTD.dtype)
-    sites = []
-    for i, (p, layer) in enumerate(zip(params["layers"], config.layers, strict=True)):
-        named = tap if tap is no_tap else _named(tap, i)
-        rotate = rotates.get(layer.attention.rope)
-        x_BTD, site = block(
-            p, x_BTD, before[i], step, layer, config, rotate, drop, named, absorbed=absorbed
-        )
-        sites.append(site)
+    x_BTD = tap("embed", embed(params, params, ids_BT, step, config))
+    x_BTD, sites = run_layers(
+        params, x_BTD, before, step, config.layers, config, drop, tap, absorbed=absorbed
+    )
     if last_only:
         x_BTD = _last(x_BTD, step)
-    x_BTD = tap("norm", norm(params["norm"], x_BTD, config.norm))
+    if config.final_norm:
+        x_BTD = norm(params["norm"], x_BTD, config.norm)
+    x_BTD = tap("norm", x_BTD)
     logits_BTV = _head(params, x_BTD, config)
-    return tap("logits", logits_BTV), tuple(sites)
+    return tap("logits", logits_BTV), sites
 
 
-def _rotations(
-    step: Step, config: spec.ModelConfig, dtype: torch.dtype
-) -> dict[spec.Rope | None, Rotate]:
-    """Return one rotation for all layers that share their rotary positions."""
-    length_B = step.length_B + step.count_B
-    ropes = {layer.attention.rope for layer in config.layers if layer.attention.rope}
-    return {rope: rotation(rope, step.position_BT, length_B, dtype=dtype) for rope in ropes}
-
-
-def _embed(params: Params, ids_BT: Array, step: Step, config: spec.ModelConfig) -> Array:
-    # Padding may be any number, also past either table: it reads row 0, and never reaches a real
-    # token.
-    x_BTD = F.embedding(ids_BT.masked_fill(~step.valid_BT, 0), params["embed"])
-    if config.scaled_embedding:
-        x_BTD = x_BTD * x_BTD.new_tensor(math.sqrt(config.width))
-    if "position" not in params:
-        return x_BTD
-    place_BT = step.position_BT.masked_fill(~step.valid_BT, 0)
-    return x_BTD + F.embedding(place_BT, params["position"])
+def _unkept(params: Params, config: spec.ModelConfig, rows: int, source: Source | None) -> Cache:
+    """Return a cache that keeps nothing but the encoder's result."""
+    sizes: dict[str, int] = {"batch": rows, "capacity": config.max_positions}
+    if source is not None:
+        sizes |= {"source_capacity": source[0].k_UKSH.shape[2]}
+        sizes |= {"beams": rows // source[0].source_length_U.shape[0]}
+    cache = caches.init(config, **sizes, dtype=params["embed"].dtype, layout="uncached")
+    return cache if source is None else caches.fill(cache, source)
 
 
 def _last(x_BTD: Array, step: Step) -> Array:
@@ -319,13 +335,12 @@ def _last(x_BTD: Array, step: Step) -> Array:
 
 def _head(params: Params, x_BTD: Array, config: spec.ModelConfig) -> Array:
     # A model without a head of its own is tied to the embedding.
-    logits_BTV = linear(params.get("head", {"weight": params["embed"]}), x_BTD)
+    if config.scaled_head:
+        x_BTD = x_BTD * x_BTD.new_tensor(1 / math.sqrt(config.width))
+    tied = {"weight": params["embed"], "bias": params.get("head_bias")}
+    logits_BTV = linear(params.get("head", tied), x_BTD)
     cap = config.logit_soft_cap
     return logits_BTV if cap is None else ops.soft_cap(logits_BTV, cap=cap)
-
-
-def _named(tap: Tap, layer: int) -> Tap:
-    return lambda name, x: tap(f"layers.{layer}.{name}", x)
 
 
 def _check_forward(
@@ -351,10 +366,10 @@ def _check_forward(
             "forward: training=True with a cache, whose reuse dropout ends. Pass cache=None, or "
             "training=False."
         )
-    if len(cache.sites) != config.num_layers:
+    if len(cache.sites) != config.num_sites:
         raise ShapeError(
-            f"forward: the cache has {len(cache.sites)} sites, the model {config.num_layers} "
-            "layers. Was the cache made for another model?"
+            f"forward: the cache has {len(cache.sites)} sites, the model {config.num_sites} "
+            "attentions. Was the cache made for another model?"
         )
     if cache.length_B.shape[0] != ids_BT.shape[0]:
         raise ShapeError(
@@ -365,4 +380,15 @@ def _check_forward(
         raise ShapeError(
             f"forward: ids_BT is on {ids_BT.device}, the cache on {cache.length_B.device}. "
             "Make the cache under `with torch.device(...)`."
+        )
+
+
+def _check_source(cache: Cache | None, config: spec.ModelConfig, source: Source | None) -> None:
+    if config.encoder is None and source is not None:
+        raise RequestError("forward: source is given, but the model has no encoder. Leave it out.")
+    if config.encoder is not None and (cache is None) == (source is None):
+        given = "neither a cache nor a source is" if cache is None else "a cache and a source are"
+        raise RequestError(
+            f"forward: {given} given, expected one: the model attends to an encoder's result. Pass "
+            "source=encode(...), or `caches.fill` the cache with it."
         )

@@ -200,4 +200,9 @@ def gelu_tanh(x: Float[Array, "..."]) -> Float[Array, "..."]:
     return F.gelu(x, approximate="tanh")
 
 
-ACTIVATIONS = {"silu": silu, "gelu": gelu, "gelu_tanh": gelu_tanh}
+def relu(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """Return x where it is above 0, else 0."""
+    return F.relu(x)
+
+
+ACTIVATIONS = {"silu": silu, "gelu": gelu, "gelu_tanh": gelu_tanh, "relu": relu}

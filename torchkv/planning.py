@@ -11,6 +11,7 @@ import numpy as np
 
 from jaxkv.spec.config import ModelConfig
 from jaxkv.spec.errors import CapacityError, RequestError, ShapeError
+from torchkv.sources import Sources, plan_sources, start_prompts
 
 SMALLEST_PROMPT = 16
 SMALLEST_REACH = 128
@@ -32,6 +33,7 @@ class Plan:
         reach: Slots that the longest row needs, rounded up to a bucket.
         capacity: Tokens that a row of the cache can hold.
         rectangular: Whether all rows have one length now and one count.
+        sources: What the encoder reads; None without one, or where a cache holds it.
     """
 
     ids_BT: np.ndarray
@@ -41,6 +43,7 @@ class Plan:
     reach: int
     capacity: int
     rectangular: bool
+    sources: Sources | None
 
     @property
     def batch(self) -> int:
@@ -50,22 +53,27 @@ class Plan:
 
 def plan(
     config: ModelConfig,
-    prompts: Any,
+    prompts: Any = None,
     *,
     max_new_tokens: int | Sequence[int],
     mask_BT: Any = None,
     capacity: int | None = None,
     held_B: Any = None,
+    encoder: Any = None,
+    encoder_mask_BE: Any = None,
 ) -> Plan:
     """Return the checked request.
 
     Args:
         config: The model's sizes.
-        prompts: One sequence of ids a row, of any lengths; or one array [B, T] with `mask_BT`.
+        prompts: One sequence of ids a row, of any lengths; or one array [B, T] with `mask_BT`. None
+            is the start of a text, for a model with an encoder.
         max_new_tokens: Budget of new tokens, one for all rows or one a row.
         mask_BT: Which ids of an array are real; padding may stand on either side of a row.
         capacity: Tokens that a row can hold; None takes what the request needs.
         held_B: Tokens that each row of a given cache holds already.
+        encoder: See `plan_sources`, as for `encoder_mask_BE`.
+        encoder_mask_BE: See `plan_sources`.
 
     Raises:
         ShapeError: Prompts are not [batch, time], or the mask, budgets or cache have another number
@@ -74,6 +82,8 @@ def plan(
         CapacityError: prompt + max_new_tokens - 1 exceeds the capacity (the last token is never fed
             back).
     """
+    sources = plan_sources(config, encoder, encoder_mask_BE, has_cache=held_B is not None)
+    prompts = start_prompts(config, prompts, sources)
     rows = _unpad(prompts, mask_BT) if mask_BT is not None else _split(prompts)
     for b, row in enumerate(rows):
         _check_row(b, row, config.vocab_size)
@@ -106,6 +116,7 @@ def plan(
         reach=reach,
         capacity=reach if capacity is None else capacity,
         rectangular=len(set(zip(held, counts, strict=True))) == 1 and min(budgets) > 0,
+        sources=sources,
     )
 
 

@@ -58,7 +58,7 @@ def check(
         cache: Earlier tokens; its capacity is the one that counts.
         capacity: Of a cache to be made.
         sampling: See `plan_sampling`.
-        **asked: `max_new_tokens` and `mask_BT`.
+        **asked: `max_new_tokens`, `mask_BT`, `encoder` and `encoder_mask_BE`.
 
     Raises:
         RequestError: The model is in training mode, or an argument is out of range.
@@ -146,6 +146,8 @@ def new_cache(
     """
     check_layout("new_cache", layout=layout, page_size=page_size, options=options)
     pages = {} if page_size is None else {"page_size": page_size}
+    sources = request.plan.sources
+    wide = {} if sources is None else {"source_capacity": sources.ids_BE.shape[1]}
     with model.embed.device:
         return caches.init(
             model.config,
@@ -155,6 +157,7 @@ def new_cache(
             slack=slack,
             layout=layout,
             **pages,
+            **wide,
             **(options or {}),
         )
 
@@ -179,3 +182,13 @@ def device_arrays(
         for array in (found.ids_BT, found.count_B, found.budget_B, found.held_B)
     )
     return ids_BT, count_B, Terms(budget_B, held_B, end_E, sampler)
+
+
+def device_sources(
+    request: Request, device: torch.device
+) -> tuple[Int[Array, "B E"], Int[Array, " B"]] | None:
+    """Return the texts for the encoder and their counts; None where there are none."""
+    sources = request.plan.sources
+    if sources is None:
+        return None
+    return torch.tensor(sources.ids_BE, device=device), torch.tensor(sources.count_B, device=device)

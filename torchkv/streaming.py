@@ -12,23 +12,32 @@ import torch
 from jaxkv.spec.errors import RequestError
 from torchkv import caches
 from torchkv.caches import Cache
-from torchkv.loop import Text, extend, prefill, start
+from torchkv.loop import Text, extend, prefill, read_sources, start
 from torchkv.model import Decoder, params_of
 from torchkv.planning import CHUNK
-from torchkv.request import Request, check, check_layout, device_arrays, new_cache
+from torchkv.request import (
+    Request,
+    check,
+    check_layout,
+    device_arrays,
+    device_sources,
+    new_cache,
+)
 
 Progress = Callable[[int, int], None]
 
 
 def stream(
     model: Decoder,
-    prompts: Any,
+    prompts: Any = None,
     *,
     max_new_tokens: int | Sequence[int],
     steps: int = 8,
     chunk: int = CHUNK,
     progress: Progress | None = None,
     mask_BT: Any = None,
+    encoder: Any = None,
+    encoder_mask_BE: Any = None,
     end_ids: int | Sequence[int] | None = (),
     temperature: float | Sequence[float] = 0.0,
     top_k: int | Sequence[int] | None = None,
@@ -60,6 +69,8 @@ def stream(
             item: tokens of the longest prompt so far plus new ones, of how many at most. The last
             call has done = total, even if all rows ended early.
         mask_BT: Which ids of an array are real.
+        encoder: What the encoder of a model that has one reads, before the first piece.
+        encoder_mask_BE: Which ids of it are real.
         end_ids: Tokens that end a row.
         temperature: 0 is greedy.
         top_k: How many of the likeliest tokens may be drawn.
@@ -91,6 +102,8 @@ def stream(
         prompts,
         max_new_tokens=max_new_tokens,
         mask_BT=mask_BT,
+        encoder=encoder,
+        encoder_mask_BE=encoder_mask_BE,
         end_ids=end_ids,
         cache=cache,
         capacity=capacity,
@@ -141,6 +154,8 @@ def _parts(
     slots = max(found.reach + 1, ids_BT.shape[1], len(starts) * width)
     text = start(ids_BT, count_B, terms.budget_B, slots=slots, logprobs=False)
     cache = open_cache()
+    if (sources := device_sources(request, model.embed.device)) is not None:
+        cache = read_sources(params, sources, cache, config=model.config)
     for at in starts:
         is_first = at == 0
         text, cache = prefill(

@@ -16,7 +16,18 @@ from torch import Tensor as Array
 from jaxkv.spec import config as spec
 from jaxkv.spec.checkpoint import check_weights
 from torchkv.caches import check_dtype
-from torchkv.model import Attention, Decoder, Experts, LatentAttention, Layer, Linear, Mlp, Norm
+from torchkv.model import (
+    Attention,
+    Cross,
+    Decoder,
+    Encoder,
+    Experts,
+    LatentAttention,
+    Layer,
+    Linear,
+    Mlp,
+    Norm,
+)
 
 Read = Callable[..., Array]
 
@@ -34,7 +45,7 @@ def from_arrays(
 
     Args:
         config: The model's sizes.
-        arrays: Canonical name (spec.config.weight_shapes) -> array, matrices (out, in).
+        arrays: Canonical name (spec.weight_shapes) -> array, matrices (out, in).
         dtype: Of the parameters.
         interleaved_qk: Whether the rows of q and k stand in the pair order of interleaved rotary,
             as GGUF files of the llama architecture have them; they are put into half-split order.
@@ -65,14 +76,14 @@ def from_arrays(
         whole = torch.cat(parts, max(parts[0].dim() - 2, 0))
         return whole.to(device=torch.get_default_device(), dtype=kind)
 
-    layers = [_layer(read, f"layers.{i}", layer, config) for i, layer in enumerate(config.layers)]
+    encoder, has_own_bias = config.encoder, config.tied_head and config.head_bias
     return Decoder(
         config,
         embed=read("embed.weight"),
-        position=read("position.weight") if config.learned_positions else None,
-        layers=layers,
-        norm=_norm(read, "norm", config.norm),
+        **_side(read, "", config.layers, config),
         head=None if config.tied_head else _linear(read, ["head"], config.head_bias),
+        head_bias=read("head.bias") if has_own_bias else None,
+        encoder=encoder and Encoder(**_side(read, "encoder.", encoder.layers, config)),
     )
 
 
@@ -82,14 +93,10 @@ def to_arrays(model: Decoder) -> dict[str, np.ndarray]:
     numpy has no bfloat16, so such weights come back in float32, which holds them exactly.
     """
     config = model.config
-    parts: dict[str, Array | None] = {
-        "embed.weight": model.embed,
-        "position.weight": model.position,
-    }
-    for i, (layer, sizes) in enumerate(zip(model.layers, config.layers, strict=True)):
-        assert isinstance(layer, Layer)  # nn.ModuleList has no item type
-        parts |= _unpack_layer(f"layers.{i}", layer, sizes, config.width)
-    parts |= _unpack({"norm": config.width}, model.norm)
+    parts: dict[str, Array | None] = {"embed.weight": model.embed, "head.bias": model.head_bias}
+    parts |= _unpack_side("", model, config.layers, config.width)
+    if model.encoder is not None and config.encoder is not None:
+        parts |= _unpack_side("encoder.", model.encoder, config.encoder.layers, config.width)
     if model.head is not None:
         parts |= _unpack({"head": config.vocab_size}, model.head)
     return {name: _to_numpy(part) for name, part in parts.items() if part is not None}
@@ -125,12 +132,41 @@ def _linear(read: Read, names: list[str], bias: bool) -> Linear:
     return Linear(weight_ED, read(*[f"{name}.bias" for name in names]) if bias else None)
 
 
+def _side(
+    read: Read, prefix: str, layers: tuple[spec.Layer, ...], config: spec.ModelConfig
+) -> dict[str, Any]:
+    """Return what a decoder and its encoder both have, by the names of their parameters."""
+    stack: dict[str, Any] = {"position": None, "relative": None, "norm": None, "embed_norm": None}
+    if config.learned_positions:
+        stack["position"] = read(f"{prefix}position.weight")
+    if any(layer.attention.relative is not None for layer in layers):
+        stack["relative"] = read(f"{prefix}relative.weight")
+    if config.final_norm:
+        stack["norm"] = _norm(read, f"{prefix}norm", config.norm)
+    if config.embed_norm:
+        stack["embed_norm"] = _norm(read, f"{prefix}embed_norm", config.norm)
+    names = (f"{prefix}layers.{i}" for i in range(len(layers)))
+    made = [_layer(read, name, layer, config) for name, layer in zip(names, layers, strict=True)]
+    return stack | {"layers": made}
+
+
 def _layer(read: Read, name: str, layer: spec.Layer, config: spec.ModelConfig) -> Layer:
     parts = ["attn_norm", "mlp_norm"]
     parts += ["attn_post_norm", "mlp_post_norm"] if layer.post_norms else []
-    attn_norm, mlp_norm, *post = [_norm(read, f"{name}.{part}", config.norm) for part in parts]
-    attn = _attention(read, f"{name}.attn", layer.attention)
-    return Layer(attn_norm, attn, mlp_norm, _mlp(read, f"{name}.mlp", layer.mlp), *post)
+    parts += ["cross_norm"] if layer.cross else []
+    norms = {part: _norm(read, f"{name}.{part}", config.norm) for part in parts}
+    attn, mlp = (
+        _attention(read, f"{name}.attn", layer.attention),
+        _mlp(read, f"{name}.mlp", layer.mlp),
+    )
+    cross = layer.cross and _cross(read, f"{name}.cross", layer.cross)
+    return Layer(attn=attn, mlp=mlp, cross=cross, **norms)
+
+
+def _cross(read: Read, name: str, a: spec.Attention) -> Cross:
+    kv = _linear(read, [f"{name}.k", f"{name}.v"], a.qkv_bias)
+    q, o = _linear(read, [f"{name}.q"], a.qkv_bias), _linear(read, [f"{name}.o"], a.out_bias)
+    return Cross(q, kv, o)
 
 
 def _attention(read: Read, name: str, a: spec.Attention) -> Attention | LatentAttention:
@@ -185,6 +221,21 @@ def _norm(read: Read, name: str, norm: spec.Norm) -> Norm:
     return Norm(read(f"{name}.weight"), bias)
 
 
+def _unpack_side(
+    prefix: str, stack: Decoder | Encoder, sizes: tuple[spec.Layer, ...], width: int
+) -> dict[str, Array | None]:
+    parts: dict[str, Array | None] = {
+        f"{prefix}position.weight": stack.position,
+        f"{prefix}relative.weight": stack.relative,
+    }
+    for i, (layer, size) in enumerate(zip(stack.layers, sizes, strict=True)):
+        assert isinstance(layer, Layer)  # nn.ModuleList has no item type
+        parts |= _unpack_layer(f"{prefix}layers.{i}", layer, size, width)
+    for name, norm in (("norm", stack.norm), ("embed_norm", stack.embed_norm)):
+        parts |= _unpack({f"{prefix}{name}": width}, norm) if norm is not None else {}
+    return parts
+
+
 def _unpack_layer(
     name: str, layer: Layer, sizes: spec.Layer, width: int
 ) -> dict[str, Array | None]:
@@ -197,6 +248,15 @@ def _unpack_layer(
         ({"mlp_norm": width}, layer.mlp_norm),
         ({"mlp_post_norm": width}, layer.mlp_post_norm),
     ]
+    if layer.cross is not None and sizes.cross is not None:
+        c, cross = sizes.cross, layer.cross
+        q, kv = c.num_heads * c.head_dim, c.num_kv_heads * c.head_dim
+        packed += [
+            ({"cross_norm": width}, layer.cross_norm),
+            ({"cross.q": q}, cross.q),
+            ({"cross.k": kv, "cross.v": kv}, cross.kv),
+            ({"cross.o": width}, cross.o),
+        ]
     inside = "mlp"
     if isinstance(m, spec.Experts):
         assert isinstance(mlp, Experts)  # `from_arrays` made both from one config

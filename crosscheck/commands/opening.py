@@ -62,3 +62,15 @@ def write_json(data: Any, file: str | None) -> None:
         Path(file).write_text(text, "utf-8")
     except OSError as error:
         raise CrosscheckError(f"--json {file}: {error.strerror}.") from None
+
+
+def write_page(data: Any, file: str | None) -> None:
+    """Write data as a page; do nothing without a file.
+
+    Raises:
+        CrosscheckError: The file cannot be written, or matplotlib is not installed.
+    """
+    if file is not None:
+        from crosscheck.page import write_html
+
+        write_html(data, file)

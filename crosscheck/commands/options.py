@@ -60,6 +60,11 @@ def add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", metavar="FILE", help="write the result to FILE, '-' for stdout")
 
 
+def add_html(parser: argparse.ArgumentParser) -> None:
+    """Add --html."""
+    parser.add_argument("--html", metavar="FILE", help="write the result as one page")
+
+
 def seconds(text: str) -> float:
     """Return a time in seconds: '90', '90s', '1.5m'.
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from crosscheck.commands import options as shared
-from crosscheck.commands.opening import open_subject, seconds_left, write_json
+from crosscheck.commands.opening import open_subject, seconds_left, write_json, write_page
 from crosscheck.commands.saving import save_failures
 from crosscheck.exits import exit_code
 from crosscheck.results import Report
@@ -26,6 +26,7 @@ def add(commands: Any) -> None:
     add_dtypes(parser)
     add_blind(parser)
     shared.add_json(parser)
+    shared.add_html(parser)
     parser.add_argument(
         "--save",
         default=FOLDER,
@@ -67,7 +68,9 @@ def run(options: argparse.Namespace) -> int:
         show(report_lines(report, report.verdict, saved=saved))
     from crosscheck.results_json import to_json
 
-    write_json(to_json(report), options.json)
+    data = to_json(report)
+    write_json(data, options.json)
+    write_page(data, options.html)
     return exit_code(report.verdict, allow_blind=options.allow_blind)
 
 

@@ -4,7 +4,7 @@ import argparse
 from typing import Any
 
 from crosscheck.commands import options as shared
-from crosscheck.commands.opening import open_subject, seconds_left, write_json
+from crosscheck.commands.opening import open_subject, seconds_left, write_json, write_page
 from crosscheck.commands.run import add_blind
 from crosscheck.exits import NOTHING, PASS, UNTOLD
 from crosscheck.matrix import matrix_lines
@@ -21,6 +21,7 @@ def add(commands: Any) -> None:
     parser.add_argument("--faults", default="all", metavar="NAMES", help="default all")
     add_blind(parser)
     shared.add_json(parser)
+    shared.add_html(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -45,7 +46,9 @@ def run(options: argparse.Namespace) -> int:
         )
     if options.json != "-":
         show(matrix_lines(matrix))
-    write_json(matrix.to_json(), options.json)
+    data = matrix.to_json()
+    write_json(data, options.json)
+    write_page(data, options.html)
     if not matrix.planted:
         return NOTHING
     could_tell = not matrix.blind and not matrix.survivors

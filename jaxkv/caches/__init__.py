@@ -5,7 +5,8 @@ out_BTNH, site = attend(cache.sites[i], step, q_BTNH, k_BTKH, v_BTKH, rule=rule)
 cache = commit(cache, step, sites)
 """
 
-from jaxkv.caches.buffers import narrow, nbytes, poison, read, scrub, widen
+from jaxkv.caches.buffers import fill, narrow, nbytes, poison, read, scrub, widen
+from jaxkv.caches.cross import Source
 from jaxkv.caches.disk import load, peek, save
 from jaxkv.caches.history import fork, gather, reset, rollback
 from jaxkv.caches.layouts import LAYOUTS
@@ -21,6 +22,7 @@ __all__ = [
     "Expand",
     "Rotate",
     "Rule",
+    "Source",
     "Step",
     "adopt",
     "attend",
@@ -29,6 +31,7 @@ __all__ = [
     "check_dtype",
     "check_options",
     "commit",
+    "fill",
     "fork",
     "fork_row",
     "gather",

@@ -8,9 +8,35 @@ import dataclasses
 import jax
 from jaxtyping import Array, Bool, Float, Int
 
+from jaxkv.caches.cross import CrossSite, Source, fill_site
 from jaxkv.caches.layouts import keeper_of, module_of
 from jaxkv.caches.state import Cache
-from jaxkv.spec.errors import RequestError
+from jaxkv.spec.errors import RequestError, ShapeError
+
+
+def fill(cache: Cache, source: Source) -> Cache:
+    """Return the cache with what an encoder left in its cross attentions.
+
+    Before the first step of a request; the rows' lengths stay.
+
+    Args:
+        cache: Of a model with an encoder.
+        source: From `encoder.encode`: one text a row, or one for so many rows (`init`'s beams).
+
+    Raises:
+        ShapeError: The source is wider than the cache has slots for it, or for another model, dtype
+            or number of rows.
+    """
+    places = [i for i, site in enumerate(cache.sites) if isinstance(site, CrossSite)]
+    if len(places) != len(source):
+        raise ShapeError(
+            f"fill: source has {len(source)} layers, the cache {len(places)} cross attentions. "
+            "Was it made for another model?"
+        )
+    sites = [*cache.sites]
+    for i, each in zip(places, source, strict=True):
+        sites[i] = fill_site(sites[i], each)
+    return dataclasses.replace(cache, sites=tuple(sites))
 
 
 def read(

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax.core import Tracer
 from jaxtyping import Array, Bool, Int
 
+from jaxkv.caches import cross
 from jaxkv.caches.layouts import keeper_of, module_of
 from jaxkv.caches.state import Cache
 from jaxkv.spec.errors import RequestError, RollbackError, ShapeError
@@ -56,7 +57,7 @@ def gather(cache: Cache, rows_B: Int[Array, " C"]) -> Cache:
     Under jit a row out of range is marked in the result's overflow_B.
 
     Raises:
-        RequestError: A row is out of range.
+        RequestError: A row is out of range, or leaves the rows that share its source.
         Unsupported: The layout stores nothing.
 
     Cost: copies the rows' buffers; of the paged layout only the table.
@@ -64,6 +65,7 @@ def gather(cache: Cache, rows_B: Int[Array, " C"]) -> Cache:
     batch = cache.length_B.shape[0]
     rows_B = jnp.asarray(rows_B).astype(jnp.int32)
     off_B = jnp.maximum(jnp.maximum(rows_B - batch + 1, -rows_B), 0)
+    stray_B = _stray_rows(cache, rows_B, batch)
     if not _is_traced(rows_B):
         for i, row in enumerate(rows_B.tolist()):
             if not 0 <= row < batch:
@@ -71,12 +73,14 @@ def gather(cache: Cache, rows_B: Int[Array, " C"]) -> Cache:
                     f"gather: rows_B[{i}] is {row}, expected 0 to {batch - 1} (the cache "
                     f"has {batch} rows)."
                 )
+        _check_stray(rows_B, stray_B)
     sites = tuple(module_of(site).gather_site(site, rows_B, batch=batch) for site in cache.sites)
     length_B, peak_B, overflow_B = (
         jnp.take(x_B, rows_B, mode="clip")
         for x_B in (cache.length_B, cache.peak_B, cache.overflow_B)
     )
     shared = keeper_of(cache.shared).gather_shared(cache.shared, rows_B)
+    off_B = jnp.maximum(off_B, stray_B)
     return Cache(length_B, peak_B, overflow_B + off_B, shared, sites, cache.capacity)
 
 
@@ -121,7 +125,28 @@ def reset(cache: Cache, only_B: Bool[Array, " B"] | None = None) -> Cache:
             )
         length_B, peak_B, overflow_B = (jnp.where(only_B, 0, mark_B) for mark_B in marks)
         shared = keeper.clear_shared(cache.shared, only_B)
-    return Cache(length_B, peak_B, overflow_B, shared, cache.sites, cache.capacity)
+    sites = tuple(
+        cross.reset_site(site, only_B) if isinstance(site, cross.CrossSite) else site
+        for site in cache.sites
+    )
+    return Cache(length_B, peak_B, overflow_B, shared, sites, cache.capacity)
+
+
+def _stray_rows(cache: Cache, rows_B: Array, batch: int) -> Array:
+    stray_B = jnp.zeros_like(rows_B)
+    for site in cache.sites:
+        if isinstance(site, cross.CrossSite):
+            stray_B = jnp.maximum(stray_B, cross.stray_rows(site, rows_B, batch=batch))
+    return stray_B
+
+
+def _check_stray(rows_B: Array, stray_B: Array) -> None:
+    for i, (row, is_stray) in enumerate(zip(rows_B.tolist(), stray_B.tolist(), strict=True)):
+        if is_stray:
+            raise RequestError(
+                f"gather: rows_B[{i}] is {row}, a row of another source than row {i}'s. Rows that "
+                "share a source (beams) stay with it; make the cache with beams=1."
+            )
 
 
 def _check_rollback(length_B: Array, floor_B: Array, have_B: Array) -> None:

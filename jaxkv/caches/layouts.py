@@ -4,7 +4,7 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from jaxkv.caches import contiguous, paged, pages, uncached, unshared, window
+from jaxkv.caches import contiguous, cross, paged, pages, uncached, unshared, window
 from jaxkv.spec.config import Attention
 
 LAYOUTS: dict[str, ModuleType] = {
@@ -15,6 +15,7 @@ LAYOUTS: dict[str, ModuleType] = {
 }
 _MODULE_OF = {
     contiguous.ContiguousSite: contiguous,
+    cross.CrossSite: cross,
     paged.PagedSite: paged,
     window.WindowSite: window,
     uncached.UncachedSite: uncached,

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from jaxkv import ops
+from jaxkv.caches import cross
 from jaxkv.caches.layouts import (
     LAYOUTS,
     keeper_for,
@@ -21,18 +22,20 @@ from jaxkv.caches.layouts import (
     site_options,
 )
 from jaxkv.caches.state import Bias, Cache, Expand, Rotate, Step
-from jaxkv.spec.config import Attention, ModelConfig
+from jaxkv.spec.config import Attention, Encoder, ModelConfig
 from jaxkv.spec.errors import CapacityError, RequestError, ShapeError
 
 
 def init(
-    config: ModelConfig,
+    config: ModelConfig | Encoder,
     *,
     batch: int,
     capacity: int,
     dtype: Any,
     slack: int = 0,
     layout: str = "contiguous",
+    source_capacity: int | None = None,
+    beams: int = 1,
     **options: Any,
 ) -> Cache:
     """Return an empty cache for a model's layers.
@@ -45,6 +48,10 @@ def init(
         slack: By how many tokens a ring can be rolled back once it has wrapped.
         layout: "contiguous" or "paged" for all layers; "window" for a ring in each layer that has
             a window, contiguous in the others.
+        source_capacity: Tokens of the text that each row's encoder reads, for the cross attentions
+            of a model that has one; `capacity` unless given.
+        beams: How many rows, one after the other, share one source. `gather` moves rows among
+            those only, and leaves the source where it is.
         **options: What a layout alone understands. Paged: `page_size`, tokens of a page, 16 unless
             given; `pool_pages`, pages that all rows together can hold, as many as `batch` rows of
             `capacity` tokens need unless given. One more is kept as the trash page.
@@ -58,6 +65,7 @@ def init(
     """
     _check_init(config, batch=batch, capacity=capacity, slack=slack, layout=layout)
     check_options("init", layout, options)
+    wide = _source_slots(config, batch, capacity, source_capacity, beams)
     dtype = check_dtype("init", dtype)
     sizes: dict[str, int] = {"batch": batch, "capacity": capacity}
     of_sites = {name: options[name] for name in site_options(layout) if name in options}
@@ -69,10 +77,16 @@ def init(
         own = of_sites if kind is LAYOUTS[layout] else {}
         return kind.init_site(attention, **sizes, dtype=dtype, slack=slack, shared=shared, **own)
 
-    sites = tuple(site(layer.attention) for layer in config.layers)
+    sites: list[Any] = []
+    for layer in config.layers:
+        sites.append(site(layer.attention))
+        if layer.cross is not None:
+            sites.append(
+                cross.init_site(layer.cross, sources=batch // beams, capacity=wide, dtype=dtype)
+            )
     # Three arrays, not one thrice: a cache that is donated must not hold a buffer twice.
     length_B, peak_B, overflow_B = (jnp.zeros((batch,), jnp.int32) for _ in range(3))
-    return Cache(length_B, peak_B, overflow_B, shared, sites, capacity)
+    return Cache(length_B, peak_B, overflow_B, shared, tuple(sites), capacity)
 
 
 def begin(
@@ -254,7 +268,9 @@ def check_options(function: str, layout: str, options: Mapping[str, Any]) -> Non
             )
 
 
-def _check_init(config: ModelConfig, *, batch: int, capacity: int, slack: int, layout: str) -> None:
+def _check_init(
+    config: ModelConfig | Encoder, *, batch: int, capacity: int, slack: int, layout: str
+) -> None:
     if layout not in LAYOUTS:
         raise RequestError(f"init: layout is {layout!r}, expected one of {', '.join(LAYOUTS)}.")
     for name, value, least in (("batch", batch, 1), ("capacity", capacity, 1), ("slack", slack, 0)):
@@ -266,3 +282,28 @@ def _check_init(config: ModelConfig, *, batch: int, capacity: int, slack: int, l
             f"init: capacity {capacity} exceeds the model's {config.max_positions} "
             f"positions. Lower it by {over}."
         )
+
+
+def _source_slots(
+    config: ModelConfig | Encoder, batch: int, capacity: int, source: int | None, beams: int
+) -> int:
+    encoder = config.encoder if isinstance(config, ModelConfig) else None
+    if encoder is None:
+        if source is not None or beams != 1:
+            raise RequestError(
+                f"init: source_capacity is {source} and beams {beams}, expected neither: the model "
+                "has no encoder. Leave them out."
+            )
+        return 0
+    slots = min(capacity, encoder.max_positions) if source is None else source
+    if not 1 <= slots <= encoder.max_positions:
+        raise CapacityError(
+            f"init: source_capacity is {slots}, expected 1 to {encoder.max_positions}, the "
+            "encoder's positions."
+        )
+    if beams < 1 or batch % beams:
+        raise RequestError(
+            f"init: beams is {beams}, expected a divisor of batch {batch}. Give each source as "
+            "many rows."
+        )
+    return slots

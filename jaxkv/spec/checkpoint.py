@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from jaxkv.spec.config import ModelConfig, weight_shapes
+from jaxkv.spec.config import ModelConfig
 from jaxkv.spec.errors import WeightError
+from jaxkv.spec.weight_shapes import weight_shapes
 
 
 class Weights(Mapping[str, np.ndarray]):
@@ -86,6 +87,7 @@ class Stored:
             this weight; `outputs` then counts within a group.
         matrices: Into how many matrices along a first axis the file cuts the outputs, each
             (in, out) with in_out; 0 for one matrix of two axes.
+        lead: Whether the file's tensor has one more axis in front, of size 1.
     """
 
     name: str
@@ -93,6 +95,7 @@ class Stored:
     in_out: bool = False
     groups: int = 1
     matrices: int = 0
+    lead: bool = False
 
 
 @dataclass(frozen=True)
@@ -122,22 +125,23 @@ def stored_shapes(
     packed: dict[str, tuple[int, ...]] = {}
     turned: set[str] = set()
     cut: dict[str, Stored] = {}
+    leading: set[str] = set()
     for canonical, shape in shapes.items():
         place = places[canonical]
         outputs, *inputs = shape[1:] if isinstance(place, Stacked) else shape
         for part in stored_parts(place):
             before = packed[part.name][0] if part.name in packed else 0
             packed[part.name] = (before + outputs, *inputs)
+            leading |= {part.name} if part.lead else set()
             turned |= {part.name} if part.in_out else set()
             cut |= {part.name: part} if part.matrices else {}
-    return {
-        name: _cut_shape(shape, cut[name])
-        if name in cut
-        else shape[::-1]
-        if name in turned
-        else shape
+    named = {
+        name: shape[::-1] if name in turned else shape
         for name, shape in packed.items()
+        if name not in cut
     }
+    shapes = {name: (1, *shape) if name in leading else shape for name, shape in named.items()}
+    return shapes | {name: _cut_shape(packed[name], place) for name, place in cut.items()}
 
 
 def _cut_shape(shape: tuple[int, ...], place: Stored) -> tuple[int, ...]:
@@ -157,6 +161,8 @@ def unpack(tensor: Any, place: Stored, *, axes: int) -> np.ndarray:
         array = np.asarray(tensor[:])
         array = array.swapaxes(1, 2) if place.in_out else array
         return array.reshape(-1, array.shape[2])
+    if place.lead:
+        return np.asarray(tensor[:])[0]
     outputs = slice(None) if place.outputs is None else slice(*place.outputs)
     if place.groups > 1:
         array = np.asarray(tensor[:])

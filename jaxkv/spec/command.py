@@ -16,7 +16,7 @@ from typing import Any, NoReturn, Protocol
 from jaxkv.spec import command_info, command_memory, terminal
 from jaxkv.spec.chat import render_chat
 from jaxkv.spec.checkpoint import Checkpoint
-from jaxkv.spec.errors import JaxkvError, SourceError, Unsupported
+from jaxkv.spec.errors import JaxkvError, RequestError, SourceError, Unsupported
 from jaxkv.spec.source import open_source, open_tokenizer
 from jaxkv.spec.terminal import Progress, Rows
 
@@ -55,7 +55,9 @@ class Engine(Protocol):
         """Return an iterator over the same tokens as they come."""
         ...
 
-    def score(self, texts_ids: Sequence[Sequence[int]]) -> tuple[float, int]:
+    def score(
+        self, texts_ids: Sequence[Sequence[int]], encoder: Sequence[Sequence[int]] | None = None
+    ) -> tuple[float, int]:
         """Return the mean nats of all predictions, and their number."""
         ...
 
@@ -131,24 +133,37 @@ def _generate(options: argparse.Namespace, prepare: Prepare) -> None:
         return engine.stream(prompt_ids, options.max_new_tokens, progress)
 
     # Text runs on; an answer and bare ids stand apart from what was asked.
-    gap = "\n" if options.chat else " " if checkpoint.tokenizer_data is None else ""
+    is_answer = options.chat or checkpoint.config.encoder is not None
+    gap = "\n" if is_answer else " " if checkpoint.tokenizer_data is None else ""
     shown = terminal.show_stream(start, options.prompt + gap, tokenizer.decode)
     terminal.show_note(shown)
 
 
 def _score(options: argparse.Namespace, prepare: Prepare) -> None:
     checkpoint = open_source(options.model)
-    try:
-        text = Path(options.text_file).read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        fact = getattr(error, "strerror", None) or "it is no UTF-8 text"
-        raise SourceError(f"score: --text-file {options.text_file}: {fact}.") from None
-    ids = open_tokenizer(checkpoint).encode(text)
-    loss, predictions = prepare(options, checkpoint).score([ids])
+    tokenizer, encoder = open_tokenizer(checkpoint), checkpoint.config.encoder
+    ids = tokenizer.encode(_read_text("--text-file", options.text_file))
+    read = None
+    if encoder is not None and options.encoder_file is not None:
+        # The library's shift: what is predicted first stands behind the start.
+        ids = [*encoder.start_ids[:1], *ids]
+        read = [tokenizer.encode(_read_text("--encoder-file", options.encoder_file))]
+    elif encoder is not None or options.encoder_file is not None:
+        wanted = "what its encoder reads" if encoder else "nothing: the model has no encoder"
+        raise RequestError(f"score: --encoder-file is {options.encoder_file}, expected {wanted}.")
+    loss, predictions = prepare(options, checkpoint).score([ids], read)
     if options.json:
         print(json.dumps({"loss": loss, "predictions": predictions}))
     else:
         print(f"{loss:.6f} nats per token over {predictions} predictions")
+
+
+def _read_text(option: str, path: str) -> str:
+    try:
+        return Path(path).read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        fact = getattr(error, "strerror", None) or "it is no UTF-8 text"
+        raise SourceError(f"score: {option} {path}: {fact}.") from None
 
 
 def _chat_ids(checkpoint: Checkpoint, tokenizer: Any, prompt: str) -> list[int]:
@@ -214,6 +229,9 @@ def parser(program: str) -> argparse.ArgumentParser:
         )
         each.add_argument("--json", action="store_true", help="print one JSON object")
     score.add_argument("--text-file", required=True, metavar="F", help="UTF-8 text")
+    score.add_argument(
+        "--encoder-file", metavar="F", help="what the encoder reads, if there is one"
+    )
     _add_generate(generate)
     command_info.add(commands)
     command_memory.add(commands)
@@ -222,7 +240,11 @@ def parser(program: str) -> argparse.ArgumentParser:
 
 def _add_generate(generate: argparse.ArgumentParser) -> None:
     add = generate.add_argument
-    add("--prompt", required=True, help="text; for 'reference', ids separated by spaces")
+    add(
+        "--prompt",
+        required=True,
+        help="text (the encoder's, if there is one); for 'reference', ids separated by spaces",
+    )
     add("--chat", action="store_true", help="the prompt is a user's turn: use the chat template")
     add("--max-new-tokens", type=int, default=32, metavar="N", help="default 32")
     add("--temperature", type=float, default=0.0, metavar="X", help="default 0: greedy")

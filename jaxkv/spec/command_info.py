@@ -5,6 +5,7 @@ import json
 from typing import Any
 
 from jaxkv.spec.checkpoint import Checkpoint
+from jaxkv.spec.config import ModelConfig
 from jaxkv.spec.identity import weights_hash
 from jaxkv.spec.memory import num_parameters
 from jaxkv.spec.source import open_source
@@ -28,9 +29,10 @@ def run(options: argparse.Namespace) -> None:
     if options.json:
         print(json.dumps(facts))
         return
+    wide = max(14, 2 + max(map(len, facts)))
     for name, value in facts.items():
         shown = f"{value:,}" if isinstance(value, int) else value
-        print(f"{name:<14}{shown}")
+        print(f"{name:<{wide}}{shown}")
 
 
 def describe(checkpoint: Checkpoint) -> dict[str, Any]:
@@ -38,7 +40,8 @@ def describe(checkpoint: Checkpoint) -> dict[str, Any]:
 
     `heads`, `kv_heads` and `head_dim` are one number where all layers agree, else one a layer.
     `dtype` is of the weights as read (GGUF files are dequantized to float32). `capacity` is the
-    most tokens that a cache can hold: the model's positions.
+    most tokens that a cache can hold: the model's positions. Of an encoder, where there is one:
+    `encoder_layers`, `encoder_capacity` (tokens of the text that it reads) and `start_ids`.
 
     Cost: reads all weights.
     """
@@ -53,9 +56,21 @@ def describe(checkpoint: Checkpoint) -> dict[str, Any]:
         "head_dim": _one_or_all([each.head_dim for each in attentions]),
         "dtype": ", ".join(sorted({array.dtype.name for array in checkpoint.weights.values()})),
         "capacity": config.max_positions,
+        **_encoder(config),
         "weights_hash": weights_hash(checkpoint.weights),
     }
 
 
 def _one_or_all(values: list[int]) -> int | list[int]:
     return values[0] if len(set(values)) == 1 else values
+
+
+def _encoder(config: ModelConfig) -> dict[str, Any]:
+    encoder = config.encoder
+    if encoder is None:
+        return {}
+    return {
+        "encoder_layers": encoder.num_layers,
+        "encoder_capacity": encoder.max_positions,
+        "start_ids": list(encoder.start_ids),
+    }

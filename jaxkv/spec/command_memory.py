@@ -22,7 +22,7 @@ class MemoryReport:
     Attributes:
         parameters: A tied head counted once.
         weights_bytes: In the dtype asked for.
-        request_bytes: Keys and values of one row of that length.
+        request_bytes: Keys and values of one row of that length, those of an encoder's text too.
         cache_bytes: Of all rows, with lengths and marks.
         equal_length: First length at which the keys and values of all rows take at least as much as
             the weights; None if windows keep them below.
@@ -69,6 +69,7 @@ def add(commands: Any) -> None:
     parser.add_argument("--examples", action="store_true", help="print known cases and counts")
     parser.add_argument("--batch", type=int, default=1, metavar="B", help="rows (default 1)")
     parser.add_argument("--length", type=int, metavar="T", help="tokens of a row")
+    parser.add_argument("--source-length", type=int, metavar="E", help="of an encoder's text (T)")
     parser.add_argument("--dtype", choices=tuple(memory.ITEMSIZES), default="float32")
     parser.add_argument("--layout", choices=memory.LAYOUTS, default="contiguous")
     parser.add_argument("--memory", metavar="BYTES", help="usable memory, for instance 40GiB")
@@ -102,6 +103,7 @@ def run(options: argparse.Namespace) -> None:
         layout=options.layout,
         batch=options.batch,
         length=options.length,
+        source_length=options.source_length,
     )
     if "memory" in given:
         report = fit(report, given["memory"], given["workspace"], given["reserve"])
@@ -109,16 +111,36 @@ def run(options: argparse.Namespace) -> None:
 
 
 def measure(
-    config: ModelConfig, *, model: str, dtype: str, layout: str, batch: int, length: int
+    config: ModelConfig,
+    *,
+    model: str,
+    dtype: str,
+    layout: str,
+    batch: int,
+    length: int,
+    source_length: int | None = None,
 ) -> MemoryReport:
-    """Return the arithmetic of one model, without the memory that it would have."""
+    """Return the arithmetic of one model, without the memory that it would have.
+
+    Of a model with an encoder a request holds a text of source_length besides, by default `length`.
+
+    Raises:
+        RequestError: source_length is given, and there is no encoder.
+    """
+    if source_length is not None and config.encoder is None:
+        raise RequestError(
+            f"memory: --source-length is {source_length}, but {model!r} has no encoder. Leave it "
+            "out."
+        )
+    source = length if source_length is None else source_length
     itemsize = memory.ITEMSIZES[dtype]
     weights = memory.weight_bytes(memory.num_parameters(config), itemsize)
 
     def bytes_at(tokens: int, rows: int = batch) -> int:
-        return memory.model_cache_bytes(
+        own = memory.model_cache_bytes(
             config, batch=rows, tokens=tokens, itemsize=itemsize, layout=layout
         )
+        return own + memory.source_bytes(config, batch=rows, tokens=source, itemsize=itemsize)
 
     baseline, saved = _against_multi_head(config, length, itemsize)
     equal = memory.equal_length(weights, bytes_at, most=_LONGEST)
@@ -170,8 +192,11 @@ def _against_multi_head(config: ModelConfig, tokens: int, itemsize: int) -> tupl
 def _check_counts(options: argparse.Namespace) -> None:
     if options.length is None:
         raise RequestError("memory: --length is missing, expected at least 1. Give --length.")
-    for name in ("batch", "length"):
+    for name in ("batch", "length", "source_length"):
         value = getattr(options, name)
+        if value is None:
+            continue
+        name = name.replace("_", "-")
         if not 1 <= value <= 1 << 40:
             raise RequestError(f"memory: --{name} is {value}, expected 1 to {1 << 40}.")
 

@@ -12,6 +12,7 @@ from typing import Any, Literal
 from jaxkv.spec.feed_forward import Activation, Experts, Mlp, Routing
 from jaxkv.spec.latent import Latent
 from jaxkv.spec.part import Part, part_of, require, require_above, require_whole
+from jaxkv.spec.relative import Relative, check_relatives
 from jaxkv.spec.scaling import (
     DynamicScaling,
     Llama3Scaling,
@@ -24,6 +25,7 @@ from jaxkv.spec.scaling import (
 __all__ = [
     "Activation",
     "Attention",
+    "Encoder",
     "Experts",
     "Latent",
     "Layer",
@@ -31,13 +33,11 @@ __all__ = [
     "Mlp",
     "ModelConfig",
     "Norm",
+    "Relative",
     "Rope",
     "Routing",
     "YarnScaling",
-    "weight_shapes",
 ]
-
-Shapes = dict[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,8 @@ class Attention(Part):
 
     Window None means all earlier tokens. Scores are q.k / score_width^(1/2), None means H. With a
     qk_norm, queries and keys are normed over each head's channels, before they turn. With a latent,
-    K is 1 and H what a cache keeps of a token; score_width None then means the width of a query.
+    K is 1 and H what a cache keeps of a token; score_width None then means the width of a query. A
+    relative bias is added to the scores. Not causal means that later tokens are seen too.
     """
 
     num_heads: int
@@ -125,6 +126,8 @@ class Attention(Part):
     score_width: float | None = None
     qk_norm: Norm | None = None
     latent: Latent | None = None
+    relative: Relative | None = None
+    causal: bool = True
 
     def __post_init__(self) -> None:
         n, k = self.num_heads, self.num_kv_heads
@@ -181,7 +184,8 @@ class Attention(Part):
 
     @classmethod
     def _revive(cls, name: str, value: Any) -> Any:
-        return part_of({"rope": Rope, "qk_norm": Norm, "latent": Latent}, name, value)
+        parts = {"rope": Rope, "qk_norm": Norm, "latent": Latent, "relative": Relative}
+        return part_of(parts, name, value)
 
 
 @dataclass(frozen=True)
@@ -189,19 +193,80 @@ class Layer(Part):
     """One block: x + attention(norm x), then x + mlp(norm x).
 
     Parallel: x + attention(norm x) + mlp(other norm of the same x). With post_norms, what attention
-    and mlp give is normed before it is added.
+    and mlp give is normed before it is added. With norm_after, each norm stands behind the sum
+    instead of before the sub-layer: norm(x + attention(x)). Cross is a second attention between the
+    two, whose keys and values are the encoder's.
     """
 
     attention: Attention
     mlp: Mlp | Experts
     parallel: bool = False
     post_norms: bool = False
+    norm_after: bool = False
+    cross: Attention | None = None
+
+    def __post_init__(self) -> None:
+        alone = not (self.parallel or self.post_norms)
+        require(
+            alone or not self.norm_after,
+            "Layer: norm_after is for layers that are neither parallel nor have post_norms.",
+        )
+        require(
+            alone or self.cross is None,
+            "Layer: cross is for layers that are neither parallel nor have post_norms.",
+        )
+        if self.cross is not None:
+            _check_cross(self.cross)
 
     @classmethod
     def _revive(cls, name: str, value: Any) -> Any:
         if name == "mlp" and isinstance(value, dict) and "num_experts" in value:
             return Experts.from_dict(value)
-        return part_of({"attention": Attention, "mlp": Mlp}, name, value)
+        parts = {"attention": Attention, "cross": Attention, "mlp": Mlp}
+        return part_of(parts, name, value)
+
+
+@dataclass(frozen=True)
+class Encoder(Part):
+    """What reads the text that a decoder attends to: layers in which every token sees all.
+
+    Embedding, norms and learned positions are of the kinds that the decoder has; the table of
+    tokens is the same one.
+
+    Attributes:
+        layers: Without a cross attention.
+        max_positions: Of the text read.
+        start_ids: What a decoder's text starts with where the caller gives none.
+    """
+
+    layers: tuple[Layer, ...]
+    max_positions: int
+    start_ids: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        require_whole("Encoder", max_positions=self.max_positions)
+        require(len(self.layers) >= 1, "Encoder: layers is empty, expected at least 1 layer.")
+        for i, layer in enumerate(self.layers):
+            require(
+                layer.cross is None and not layer.attention.causal,
+                f"Encoder: layers[{i}] is causal or has a cross attention, expected neither.",
+            )
+        check_relatives("Encoder", [layer.attention for layer in self.layers])
+
+    @property
+    def num_layers(self) -> int:
+        """Number of blocks."""
+        return len(self.layers)
+
+    @classmethod
+    def _revive(cls, name: str, value: Any) -> Any:
+        return (
+            _layers_of(value)
+            if name == "layers"
+            else tuple(value)
+            if name == "start_ids"
+            else value
+        )
 
 
 @dataclass(frozen=True)
@@ -209,8 +274,11 @@ class ModelConfig(Part):
     """A causal decoder, part by part; layers may differ in their attention and feed-forward.
 
     With scaled_embedding, what the embedding gives is multiplied by D^(1/2), rounded to the model's
-    dtype. With a logit_soft_cap c, logits are c * tanh(logit / c). draft_layers says how many more
-    layers a checkpoint may hold to predict further tokens; they are no part of this decoder.
+    dtype; with embed_norm, it is normed after the positions are added. A token's row in the table
+    of learned positions is its position plus position_offset. With scaled_head, what enters the
+    head is multiplied by D^(-1/2). With a logit_soft_cap c, logits are c * tanh(logit / c).
+    draft_layers says how many more layers a checkpoint may hold to predict further tokens; they are
+    no part of this decoder.
     """
 
     family: str
@@ -226,6 +294,11 @@ class ModelConfig(Part):
     scaled_embedding: bool = False
     logit_soft_cap: float | None = None
     draft_layers: int = 0
+    embed_norm: bool = False
+    position_offset: int = 0
+    final_norm: bool = True
+    scaled_head: bool = False
+    encoder: Encoder | None = None
 
     def __post_init__(self) -> None:
         require_whole(
@@ -240,18 +313,26 @@ class ModelConfig(Part):
             0.0 <= rate < 1.0,
             f"ModelConfig: dropout_rate is {rate}, expected at least 0 and below 1.",
         )
-        require(
-            not (self.tied_head and self.head_bias),
-            "ModelConfig: a tied head has no bias; set head_bias=False.",
-        )
         _require_soft_cap("ModelConfig", logit_soft_cap=self.logit_soft_cap)
         if self.draft_layers != 0:
             require_whole("ModelConfig", draft_layers=self.draft_layers)
+        _check_stacks(self)
 
     @property
     def num_layers(self) -> int:
         """Number of blocks, L."""
         return len(self.layers)
+
+    @property
+    def self_sites(self) -> tuple[int, ...]:
+        """The number of each layer's own attention among a cache's sites, one per attention."""
+        apart = 1 if self.encoder is None else 2
+        return tuple(range(0, apart * self.num_layers, apart))
+
+    @property
+    def num_sites(self) -> int:
+        """Number of attentions: a layer's own, and its cross attention."""
+        return self.num_layers * (1 if self.encoder is None else 2)
 
     @property
     def follows_length(self) -> bool:
@@ -268,10 +349,39 @@ class ModelConfig(Part):
     @classmethod
     def _revive(cls, name: str, value: Any) -> Any:
         if name == "layers":
-            return tuple(
-                Layer.from_dict(layer) if isinstance(layer, dict) else layer for layer in value
-            )
-        return part_of({"norm": Norm}, name, value)
+            return _layers_of(value)
+        return part_of({"norm": Norm, "encoder": Encoder}, name, value)
+
+
+def _layers_of(values: Any) -> tuple[Layer, ...]:
+    return tuple(Layer.from_dict(layer) if isinstance(layer, dict) else layer for layer in values)
+
+
+def _check_cross(cross: Attention) -> None:
+    for name in ("window", "rope", "qk_norm", "relative"):
+        require(getattr(cross, name) is None, f"Layer: cross has a {name}, expected None.")
+    require(not cross.causal, "Layer: cross is causal, expected causal=False.")
+
+
+def _check_stacks(config: ModelConfig) -> None:
+    for i, layer in enumerate(config.layers):
+        require(layer.attention.causal, f"ModelConfig: layers[{i}].attention is not causal.")
+        require(
+            (layer.cross is None) == (config.encoder is None),
+            f"ModelConfig: layers[{i}] has {'no ' if layer.cross is None else 'a '}cross "
+            f"attention, the config {'no' if config.encoder is None else 'an'} encoder. "
+            "Give all layers one and the config an encoder, or neither.",
+        )
+    check_relatives("ModelConfig", [layer.attention for layer in config.layers])
+    require(
+        isinstance(config.position_offset, int) and config.position_offset >= 0,
+        f"ModelConfig: position_offset is {config.position_offset!r}, expected at least 0.",
+    )
+    for id_ in config.encoder.start_ids if config.encoder else ():
+        require(
+            0 <= id_ < config.vocab_size,
+            f"ModelConfig: encoder.start_ids holds {id_}, expected 0 to {config.vocab_size - 1}.",
+        )
 
 
 def _require_soft_cap(owner: str, **caps: float | None) -> None:
@@ -279,79 +389,3 @@ def _require_soft_cap(owner: str, **caps: float | None) -> None:
         require(
             cap is None or cap > 0, f"{owner}: {name} is {cap}, expected above 0, or None for off."
         )
-
-
-def weight_shapes(config: ModelConfig) -> Shapes:
-    """Return every weight's canonical name and shape, in the order of the forward pass.
-
-    Matrices are (out, in), as the field's checkpoints hold them; those of experts stand one after
-    the other, (Z, out, in). How a twin stores them is its own business. A tied head has no entry:
-    it is `embed.weight`.
-    """
-    d, v = config.width, config.vocab_size
-    shapes: Shapes = {"embed.weight": (v, d)}
-    if config.learned_positions:
-        shapes["position.weight"] = (config.max_positions, d)
-    for i, layer in enumerate(config.layers):
-        name = f"layers.{i}"
-        shapes |= _norm_shapes(f"{name}.attn_norm", config)
-        shapes |= _attention_shapes(f"{name}.attn", layer.attention, d)
-        shapes |= _norm_shapes(f"{name}.attn_post_norm", config) if layer.post_norms else {}
-        shapes |= _norm_shapes(f"{name}.mlp_norm", config)
-        shapes |= _mlp_shapes(f"{name}.mlp", layer.mlp, d)
-        shapes |= _norm_shapes(f"{name}.mlp_post_norm", config) if layer.post_norms else {}
-    shapes |= _norm_shapes("norm", config)
-    if not config.tied_head:
-        shapes |= _linear("head", v, d, config.head_bias)
-    return shapes
-
-
-def _linear(name: str, out_width: int, in_width: int, bias: bool) -> Shapes:
-    weight: Shapes = {f"{name}.weight": (out_width, in_width)}
-    return weight | ({f"{name}.bias": (out_width,)} if bias else {})
-
-
-def _norm_shapes(name: str, config: ModelConfig) -> Shapes:
-    gain: Shapes = {f"{name}.weight": (config.width,)}
-    return gain | ({f"{name}.bias": (config.width,)} if config.norm.kind == "layer" else {})
-
-
-def _attention_shapes(name: str, a: Attention, d: int) -> Shapes:
-    if a.latent is not None:
-        return _latent_shapes(name, a, a.latent, d)
-    q, kv = a.num_heads * a.head_dim, a.num_kv_heads * a.head_dim
-    shapes = _linear(f"{name}.q", q, d, a.qkv_bias) | _linear(f"{name}.k", kv, d, a.qkv_bias)
-    shapes |= _linear(f"{name}.v", kv, d, a.qkv_bias)
-    if a.qk_norm is not None:
-        shapes |= {f"{name}.q_norm.weight": (a.head_dim,), f"{name}.k_norm.weight": (a.head_dim,)}
-    return shapes | _linear(f"{name}.o", d, q, a.out_bias)
-
-
-def _latent_shapes(name: str, a: Attention, latent: Latent, d: int) -> Shapes:
-    n, r, rank = a.num_heads, latent.rank, latent.query_rank
-    shapes = {} if rank else _linear(f"{name}.q", n * a.query_width, d, False)
-    if rank:
-        shapes |= _linear(f"{name}.q_down", rank, d, a.qkv_bias)
-        shapes |= {f"{name}.q_norm.weight": (rank,)}
-        shapes |= _linear(f"{name}.q_up", n * a.query_width, rank, False)
-    shapes |= _linear(f"{name}.kv_down", a.head_dim, d, a.qkv_bias)
-    shapes |= {f"{name}.kv_norm.weight": (r,)}
-    shapes |= _linear(f"{name}.k_up", n * latent.nope_width, r, False)
-    shapes |= _linear(f"{name}.v_up", n * latent.value_width, r, False)
-    return shapes | _linear(f"{name}.o", d, n * latent.value_width, a.out_bias)
-
-
-def _mlp_shapes(name: str, m: Mlp | Experts, d: int) -> Shapes:
-    if isinstance(m, Experts):
-        router: Shapes = {f"{name}.router.weight": (m.num_experts, d)}
-        if m.routing is not None and m.routing.choice_bias:
-            router |= {f"{name}.router.bias": (m.num_experts,)}
-        each = _mlp_shapes(f"{name}.experts", m.expert, d)
-        shared = {} if m.shared is None else _mlp_shapes(f"{name}.shared", m.shared, d)
-        return router | {p: (m.num_experts, *shape) for p, shape in each.items()} | shared
-    gate = _linear(f"{name}.gate", m.width, d, m.bias) if m.gated else {}
-    return (
-        gate
-        | _linear(f"{name}.up", m.width, d, m.bias)
-        | _linear(f"{name}.down", d, m.width, m.bias)
-    )

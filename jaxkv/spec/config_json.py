@@ -17,6 +17,7 @@ ACTIVATIONS: dict[str, Activation] = {
     "gelu": "gelu",
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
+    "relu": "relu",
     "silu": "silu",
     "swish": "silu",
 }
@@ -24,6 +25,7 @@ ACTIVATIONS: dict[str, Activation] = {
 ACTIVATION_NAMES: dict[Activation, str] = {
     "gelu": "gelu",
     "gelu_tanh": "gelu_pytorch_tanh",
+    "relu": "relu",
     "silu": "silu",
 }
 """Name in `Mlp.activation` -> the name in config.json that is written."""
@@ -180,6 +182,20 @@ class ConfigJson:
         if not isinstance(value, bool):
             raise self.fault(key, "true or false", "Is the file complete?")
         return value
+
+    def start_ids(self, *, default: int) -> tuple[int, ...]:
+        """Return what a text of the decoder starts with, and what generation forces to follow.
+
+        Raises:
+            ConfigError: One is no token id.
+        """
+        keys = ("decoder_start_token_id", "forced_bos_token_id")
+        ids = [self.data.get(keys[0], default), self.data.get(keys[1])]
+        for key, id_ in zip(keys, ids, strict=True):
+            is_whole = isinstance(id_, int) and not isinstance(id_, bool)
+            if id_ is not None and not (is_whole and id_ >= 0):
+                raise self.fault(key, "a token id", "Is the file complete?")
+        return tuple(id_ for id_ in ids if id_ is not None)
 
     def choice(self, key: str, table: Mapping[str, C], default: str) -> C:
         """Return what the table has for a name.

@@ -27,7 +27,7 @@ from jaxkv.spec.config import (
 )
 from jaxkv.spec.gguf_keys import NEUTRAL, GgufKeys
 
-_READ = {
+READ = {
     "attention.head_count",
     "attention.head_count_kv",
     "attention.key_length",
@@ -56,10 +56,12 @@ _READ = {
     "rope.scaling.factor",
     "rope.scaling.original_context_length",
     "rope.scaling.type",
+    "rope.scaling.yarn_beta_fast",
+    "rope.scaling.yarn_beta_slow",
     "rope.scaling.yarn_log_multiplier",
     "vocab_size",
 }
-_NEUTRAL = {key: value for key, value in NEUTRAL.items() if key not in _READ}
+_NEUTRAL = {key: value for key, value in NEUTRAL.items() if key not in READ}
 # Norm, queries, latent, its norm, one or two products up, output, norm, three of the feed-forward.
 _TENSORS_A_LAYER = 10
 _GATINGS = {1: "softmax", 2: "sigmoid"}
@@ -92,7 +94,7 @@ def config(metadata: Mapping[str, Any], tensor_names: Collection[str]) -> ModelC
             way that is not supported; each is named.
     """
     keys = GgufKeys(metadata, "deepseek2")
-    keys.check(_READ, _NEUTRAL, tensor_names)
+    keys.check(READ, _NEUTRAL, tensor_names)
     attention, sigmoid = _attention(keys), _gating(keys) == "sigmoid"
     layers = llama_gguf.num_layers(keys, tensor_names, _TENSORS_A_LAYER)
     dense = keys.metadata.get("deepseek2.leading_dense_block_count", 0)
@@ -145,8 +147,10 @@ def _attention(keys: GgufKeys) -> Attention:
     heads, rank = keys.whole("attention.head_count"), keys.whole("attention.kv_lora_rank")
     if keys.whole("attention.head_count_kv", heads) not in (1, heads):
         raise keys.fault("attention.head_count_kv", f"1 or {heads}", "Is the file complete?")
-    of = "_mla" if keys.has("attention.key_length_mla") else ""
     turned = keys.whole("rope.dimension_count")
+    of = "_mla" if keys.has("attention.key_length_mla") else ""
+    if of:
+        _check_kept(keys, rank, turned)
     query, value = (keys.whole(f"attention.{each}_length{of}") for each in ("key", "value"))
     if query <= turned:
         wanted = f"above {turned} (rope.dimension_count)"
@@ -166,20 +170,32 @@ def _attention(keys: GgufKeys) -> Attention:
     return Attention(heads, 1, rank + turned, None, rope, False, False, latent=latent)
 
 
+def _check_kept(keys: GgufKeys, rank: int, turned: int) -> None:
+    for key, kept, parts in (
+        ("attention.key_length", rank + turned, "attention.kv_lora_rank + rope.dimension_count"),
+        ("attention.value_length", rank, "attention.kv_lora_rank"),
+    ):
+        if keys.whole(key, kept) != kept:
+            raise keys.fault(key, f"{kept} ({parts})", "Is the file complete?")
+
+
 def _scaling(keys: GgufKeys) -> tuple[YarnScaling | None, float | None]:
-    kind = keys.metadata.get("deepseek2.rope.scaling.type", "none")
-    if kind not in ("none", "yarn"):
-        raise keys.fault("rope.scaling.type", "'none' or 'yarn'", "Take another checkpoint.")
-    if kind == "none":
+    # A factor alone would be a linear scaling.
+    usual = "linear" if keys.metadata.get("deepseek2.rope.scaling.factor", 1.0) != 1.0 else "none"
+    if keys.choice("rope.scaling.type", ("none", "yarn"), usual) == "none":
         return None, None
-    has_factor = keys.has("rope.scaling.yarn_log_multiplier")
-    # The file holds 0.1 * mscale.
-    mscale = 10 * keys.number("rope.scaling.yarn_log_multiplier") if has_factor else None
+    ends = {
+        name: keys.number(f"rope.scaling.yarn_{name}", default)
+        for name, default in (("beta_fast", 32.0), ("beta_slow", 1.0))
+    }
     factor = keys.number("rope.scaling.factor")
-    original = keys.whole("rope.scaling.original_context_length")
-    if mscale is None:
-        return YarnScaling(factor, original, attention_factor=1.0), None
-    return YarnScaling(factor, original, mscale=mscale, mscale_all_dim=mscale), mscale
+    context = keys.whole("context_length")
+    original = keys.whole("rope.scaling.original_context_length", context)
+    if not keys.has("rope.scaling.yarn_log_multiplier"):
+        return YarnScaling(factor, original, attention_factor=1.0, **ends), None
+    # The file holds 0.1 * mscale.
+    mscale = 10 * keys.number("rope.scaling.yarn_log_multiplier")
+    return YarnScaling(factor, original, mscale=mscale, mscale_all_dim=mscale, **ends), mscale
 
 
 def _gating(keys: GgufKeys) -> str:
@@ -194,7 +210,7 @@ def _experts(keys: GgufKeys) -> Experts:
     if groups > 1 and not sigmoid:
         raise keys.fault(
             "expert_group_count",
-            "1 with softmax gating (programs disagree about the score of such a group)",
+            "1 with softmax as expert_gating_func (programs disagree about a group's score)",
             "Take the directory with config.json.",
         )
     expert = Mlp(keys.whole("expert_feed_forward_length"), "silu", gated=True, bias=False)

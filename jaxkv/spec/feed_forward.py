@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from jaxkv.spec.part import Part, part_of, require, require_above, require_whole
 
-Activation = Literal["silu", "gelu", "gelu_tanh"]
+Activation = Literal["silu", "gelu", "gelu_tanh", "relu"]
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Mlp(Part):
 
     def __post_init__(self) -> None:
         require_whole("Mlp", width=self.width)
-        known = ("silu", "gelu", "gelu_tanh")
+        known = ("silu", "gelu", "gelu_tanh", "relu")
         require(
             self.activation in known,
             f"Mlp: activation is {self.activation!r}, expected one of {known}.",

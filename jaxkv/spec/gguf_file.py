@@ -22,9 +22,11 @@ from jaxkv.spec.checkpoint import (
     unpack,
     weight_fault,
 )
-from jaxkv.spec.config import ModelConfig, weight_shapes
+from jaxkv.spec.config import ModelConfig
 from jaxkv.spec.errors import ConfigError, JaxkvError, SourceError, WeightError
 from jaxkv.spec.file_start import other_format
+from jaxkv.spec.gguf_keys import ROPE_TENSORS
+from jaxkv.spec.weight_shapes import weight_shapes
 
 if TYPE_CHECKING:
     import gguf
@@ -129,12 +131,18 @@ def _checkpoint(
             "Merge them with `llama-gguf-split --merge`."
         )
     family = families.gguf_family(str(metadata.get("general.architecture")))
-    config: ModelConfig = family.config_from_gguf(metadata, tensors.keys())
+    readers = {given: partial(_read_whole, path, tensor) for given, tensor in tensors.items()}
+    config: ModelConfig = family.config_from_gguf(metadata, readers)
     shapes, places = weight_shapes(config), _places(family, config, tensors)
     # The reader keeps the order of GGML, innermost first.
-    found = {given: tuple(tensor.shape.tolist()[::-1]) for given, tensor in tensors.items()}
+    found = {
+        given: tuple(tensor.shape.tolist()[::-1])
+        for given, tensor in tensors.items()
+        if given not in ROPE_TENSORS
+    }
     # Compared under the file's own names, so that an error names what its reader can look up there.
-    if fault := weight_fault(stored_shapes(shapes, places), found, config.family):
+    kv_names = [places[each].name for each in shapes if ".attn.k." in each or ".attn.v." in each]
+    if fault := weight_fault(stored_shapes(shapes, places), found, config.family, kv_names):
         raise WeightError(fault)
     entries = {
         canonical: (shape, _reader(path, tensors[places[canonical].name], places[canonical]))
@@ -198,6 +206,15 @@ def _reader(path: Path, tensor: "gguf.ReaderTensor", place: Stored) -> Callable[
 
 
 def _read(path: Path, tensor: "gguf.ReaderTensor", place: Stored) -> np.ndarray:
+    array = _read_whole(path, tensor)
+    is_whole = place.outputs is None and not place.matrices
+    part = array if is_whole else unpack(array, place, axes=array.ndim)
+    # float32 comes back as a read-only view of the file, a part as one of the whole; a twin may
+    # want to own or write it.
+    return part if part is array and array.flags.writeable else part.copy()
+
+
+def _read_whole(path: Path, tensor: "gguf.ReaderTensor") -> np.ndarray:
     import gguf
 
     # Mapped for this reading alone: pages of a mapping that stays count as memory of the process.
@@ -206,8 +223,4 @@ def _read(path: Path, tensor: "gguf.ReaderTensor", place: Stored) -> np.ndarray:
     with np.errstate(all="ignore"):
         array = gguf.dequantize(np.asarray(mapped), tensor.tensor_type)
     check_finite("read_gguf", tensor.name, array)
-    is_whole = place.outputs is None and not place.matrices
-    part = array if is_whole else unpack(array, place, axes=array.ndim)
-    # float32 comes back as a read-only view of the file, a part as one of the whole; a twin may
-    # want to own or write it.
-    return part if part is array and array.flags.writeable else part.copy()
+    return array

@@ -7,22 +7,19 @@ from typing import Any
 
 from jaxkv.spec.errors import ConfigError
 
-WITHOUT_EFFECT = {"rope.scaling.finetuned", "rope.scaling.original_context_length"}
-"""Keys that change nothing where there is no scaling."""
+WITHOUT_EFFECT = {"rope.scaling.finetuned": "how the model was trained"}
+"""Key that changes nothing, and why."""
 NEUTRAL: dict[str, Any] = {
     "attention.causal": True,
     "expert_count": 0,
     "expert_used_count": 0,
-    "rope.scale_linear": 1.0,
-    "rope.scaling.factor": 1.0,
-    "rope.scaling.type": "none",
+    "rope.scaling.yarn_attn_factor": 1.0,
+    "rope.scaling.yarn_ext_factor": 1.0,
+    "rope.scaling.yarn_log_multiplier": 0.0,
 }
 """Key that changes the function unless it holds this value."""
-REFUSED_TENSORS = {
-    "rope_factors_long.weight": "factors of scaled rotary positions",
-    "rope_factors_short.weight": "factors of scaled rotary positions",
-    "rope_freqs.weight": "frequencies of scaled rotary positions",
-}
+ROPE_TENSORS = ("rope_factors_long.weight", "rope_factors_short.weight", "rope_freqs.weight")
+"""Tensors of factors on rotary speeds, which belong to the config."""
 
 
 class GgufKeys:
@@ -62,13 +59,26 @@ class GgufKeys:
             raise self.fault(key, "a number above 0", "Is the file complete?")
         return value
 
+    def choice(self, key: str, known: Collection[str], default: str) -> str:
+        """Return one of the names that are known.
+
+        Raises:
+            ConfigError: It is another; the nearest known one is offered.
+        """
+        value = self.metadata.get(f"{self.architecture}.{key}", default)
+        if value not in known:
+            near = difflib.get_close_matches(str(value), known, n=1)
+            advice = f"Did you mean {near[0]!r}?" if near else "Take another checkpoint."
+            raise self.fault(key, " or ".join(map(repr, known)), advice)
+        return value
+
     def check(
         self,
         read: Collection[str],
         neutral: Mapping[str, Any],
         tensor_names: Collection[str],
         *,
-        without_effect: Collection[str] = WITHOUT_EFFECT,
+        rope_tensors: Collection[str] = (),
     ) -> None:
         """Refuse every key that nobody reads, and keys and tensors that change the function.
 
@@ -76,7 +86,7 @@ class GgufKeys:
             read: Keys that the family reads.
             neutral: Keys that change the function unless they have this value.
             tensor_names: Of the tensors in the file.
-            without_effect: Keys that change nothing.
+            rope_tensors: Those of `ROPE_TENSORS` that the family reads.
 
         Raises:
             ConfigError: A key is unknown or holds another value than the neutral one, or a tensor
@@ -84,20 +94,22 @@ class GgufKeys:
         """
         for key in self.metadata:
             short = key.removeprefix(f"{self.architecture}.")
-            if short == key or short in read or short in without_effect:
+            if short == key or short in read or short in WITHOUT_EFFECT:
                 continue
             if short not in neutral:
-                near = difflib.get_close_matches(short, sorted(read), n=1, cutoff=0.8)
+                known = sorted({*read, *WITHOUT_EFFECT, *neutral})
+                near = difflib.get_close_matches(short, known, n=1, cutoff=0.8)
                 hint = f"Did you mean {near[0]!r}?" if near else "Take a checkpoint without it."
                 raise self.fault(short, "no such key (it may change the function)", hint)
             if self.metadata[key] != neutral[short]:
                 wanted = f"{neutral[short]!r} (the only supported value)"
                 raise self.fault(short, wanted, "Take a checkpoint without it.")
-        for name, meaning in REFUSED_TENSORS.items():
-            if name in tensor_names:
+        for name in ROPE_TENSORS:
+            if name in tensor_names and name not in rope_tensors:
                 raise ConfigError(
-                    f"config_from_gguf: tensor {name!r} is present, expected none ({meaning}, not "
-                    "supported). Take a checkpoint without it."
+                    f"config_from_gguf: tensor {name!r} is present, expected none (factors on "
+                    f"rotary speeds, not supported in {self.architecture}). Take a checkpoint "
+                    "without it."
                 )
 
     def fault(self, key: str, wanted: str, advice: str) -> ConfigError:

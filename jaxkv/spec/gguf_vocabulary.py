@@ -8,7 +8,7 @@ import difflib
 import reprlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from jaxkv.spec.errors import ConfigError
 
@@ -212,11 +212,11 @@ def flag(metadata: Mapping[str, Any], name: str, default: bool) -> bool:
 
 def special_id(
     metadata: Mapping[str, Any],
-    name: Literal["bos", "eos", "unknown"],
+    name: str,
     size: int,
     default: int | None = None,
 ) -> int:
-    """Return the id of a token with a part of its own.
+    """Return the id of a token with a part of its own: "bos", "eos" or "unknown".
 
     Raises:
         ConfigError: It is missing without a default, or outside the vocabulary.

@@ -1,7 +1,8 @@
 """Hugging Face directories as checkpoints: config.json, safetensors, tokenizer.json.
 
 Which ids end a text: `eos_token_id` (one, or a list) of generation_config.json if it is there and
-not null, else of config.json, else none.
+not null, else of config.json, else none. What a text of a decoder with an encoder starts with:
+`decoder_start_token_id`, and `forced_bos_token_id` if there is one, likewise.
 """
 
 import os
@@ -25,10 +26,11 @@ from jaxkv.spec.checkpoint import (
     stored_shapes,
     weight_fault,
 )
-from jaxkv.spec.config import ModelConfig, weight_shapes
+from jaxkv.spec.config import ModelConfig
 from jaxkv.spec.config_json import ConfigJson
 from jaxkv.spec.errors import ConfigError, JaxkvError, SourceError, WeightError
 from jaxkv.spec.safetensors_files import Tensor, open_tensors, read_json
+from jaxkv.spec.weight_shapes import weight_shapes
 
 FILES = (
     "chat_template.jinja",
@@ -70,9 +72,12 @@ def read_huggingface(path: str | os.PathLike[str]) -> Checkpoint:
 def _checkpoint(directory: Path) -> Checkpoint:
     data = _config_json(directory)
     family = families.huggingface_family(_model_type(data))
+    data |= _start_ids(directory, family)
     config: ModelConfig = family.config_from_huggingface(ConfigJson(data))
     end_ids = _end_ids(directory, data, config.vocab_size)
     tensors = open_tensors(directory)
+    if hasattr(family, "config_for_tensors"):
+        config = family.config_for_tensors(config, tensors.keys())
     return Checkpoint(
         config=config,
         weights=_weights(family, config, tensors),
@@ -173,6 +178,14 @@ def _check_tied(embed: Tensor, head: Tensor) -> None:
         f"weight {head.name!r} is there though config.json ties the head to {embed.name!r}, and "
         f"{differs}. Set tie_word_embeddings to false if the head is its own."
     )
+
+
+def _start_ids(directory: Path, family: ModuleType) -> dict[str, Any]:
+    """Return what generation_config.json says of a decoder's first tokens: it goes before."""
+    path = directory / "generation_config.json"
+    given = read_json(path) if path.is_file() else {}
+    names = {"decoder_start_token_id", "forced_bos_token_id"} & family.HUGGINGFACE_READ
+    return {name: given[name] for name in names if given.get(name) is not None}
 
 
 def _end_ids(directory: Path, data: Mapping[str, Any], vocab_size: int) -> tuple[int, ...]:

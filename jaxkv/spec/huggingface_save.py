@@ -5,16 +5,18 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from jaxkv.spec import families
-from jaxkv.spec.checkpoint import Place, Stacked, Stored, check_weights
-from jaxkv.spec.config import ModelConfig, weight_shapes
+from jaxkv.spec.checkpoint import Place, Stacked, Stored, check_weights, stored_parts
+from jaxkv.spec.config import ModelConfig
 from jaxkv.spec.config_json import ConfigJson
 from jaxkv.spec.errors import ConfigError, SourceError
 from jaxkv.spec.safetensors_files import INDEX, ONE_FILE
+from jaxkv.spec.weight_shapes import weight_shapes
 
 SHARD_BYTES = 4 * 1024**3
 
@@ -76,6 +78,8 @@ def _config_json(
     } | family.config_to_huggingface(config)
     # The mapping back is the judge of the mapping there.
     back = family.config_from_huggingface(ConfigJson(data))
+    if hasattr(family, "config_for_tensors"):
+        back = family.config_for_tensors(back, _tensor_names(family, config))
     if replace(back, dropout_rate=config.dropout_rate) != config:
         parts = [key for key, value in vars(back).items() if value != vars(config)[key]]
         raise ConfigError(
@@ -84,6 +88,11 @@ def _config_json(
             "read from another format?"
         )
     return data
+
+
+def _tensor_names(family: ModuleType, config: ModelConfig) -> set[str]:
+    places: dict[str, Place] = family.places_from_huggingface(config)
+    return {part.name for name in weight_shapes(config) for part in stored_parts(places[name])}
 
 
 def _tensors(
@@ -107,7 +116,8 @@ def _pack(place: Stored, arrays: list[np.ndarray]) -> np.ndarray:
     grouped = [each.reshape(place.groups, -1, *each.shape[1:]) for each in arrays]
     whole = np.concatenate(grouped, axis=1)
     whole = whole.reshape(-1, *whole.shape[2:])
-    return np.transpose(whole) if place.in_out else whole
+    whole = np.transpose(whole) if place.in_out else whole
+    return whole[None] if place.lead else whole
 
 
 def _write_shards(

@@ -10,12 +10,13 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
+from jaxkv.spec import gguf_rope
 from jaxkv.spec.checkpoint import Place, Stored
 from jaxkv.spec.config import Attention, Layer, Mlp, ModelConfig, Norm, Rope
 from jaxkv.spec.errors import ConfigError
 from jaxkv.spec.gguf_keys import GgufKeys
 
-READ = {
+READ = gguf_rope.KEYS | {
     "attention.head_count",
     "attention.head_count_kv",
     "attention.key_length",
@@ -67,11 +68,14 @@ def places(config: ModelConfig, names: Mapping[str, str] = LAYER_NAMES) -> dict[
     }
 
 
-def attention(keys: GgufKeys, *, partial: bool = False, **more: Any) -> Attention:
+def attention(
+    keys: GgufKeys, tensors: gguf_rope.Tensors, *, partial: bool = False, **more: Any
+) -> Attention:
     """Return an attention over all earlier tokens, without bias.
 
     Args:
         keys: Of the file.
+        tensors: Of the file.
         partial: Whether the family can turn a part of each head.
         more: Fields of the attention in which it differs.
 
@@ -89,12 +93,13 @@ def attention(keys: GgufKeys, *, partial: bool = False, **more: Any) -> Attentio
             f"{head_dim} (the whole head, whose rows this format permutes)",
             "Take a checkpoint that turns whole heads.",
         )
+    scaling = gguf_rope.scaling(keys, tensors, turned // 2)
     plain = Attention(
         num_heads=heads,
         num_kv_heads=keys.whole("attention.head_count_kv", heads),
         head_dim=head_dim,
         window=None,
-        rope=Rope(keys.number("rope.freq_base", 10_000.0), turned),
+        rope=Rope(keys.number("rope.freq_base", 10_000.0), turned, scaling),
         qkv_bias=False,
         out_bias=False,
     )

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation, localcontext
 from fractions import Fraction
 
-from jaxkv.spec.config import Layer, ModelConfig, weight_shapes
+from jaxkv.spec.config import Layer, ModelConfig
 from jaxkv.spec.errors import RequestError
+from jaxkv.spec.weight_shapes import weight_shapes
 
 ITEMSIZES = {"float32": 4, "bfloat16": 2, "float64": 8}
 """Bytes an element of each dtype."""
@@ -124,6 +125,34 @@ def expanded_cache_bytes(config: ModelConfig, *, batch: int, tokens: int, itemsi
         )
         for attention in (layer.attention for layer in config.layers)
     )
+
+
+def source_bytes(config: ModelConfig, *, batch: int, tokens: int, itemsize: int) -> int:
+    """Return the bytes that cross attentions hold of texts which an encoder has read.
+
+    Keys and values, and of each attention and text an int32 length; 0 without an encoder. They come
+    on top of `model_cache_bytes` and do not grow with the decoder's tokens.
+
+    Args:
+        config: The model's sizes.
+        batch: Texts: rows, or fewer where rows share one.
+        tokens: Of each text; for buffers, their capacity.
+        itemsize: Bytes an element.
+    """
+    sites = [layer.cross for layer in config.layers if layer.cross is not None]
+    held = sum(
+        cache_bytes(
+            layers=1,
+            tokens=tokens,
+            kv_heads=a.num_kv_heads,
+            key_width=a.head_dim,
+            value_width=a.head_dim,
+            itemsize=itemsize,
+            batch=batch,
+        )
+        for a in sites
+    )
+    return held + 4 * batch * len(sites)
 
 
 def _slots(layer: Layer, tokens: int, layout: str, slack: int) -> int:

@@ -4,16 +4,18 @@ import zlib
 
 import numpy as np
 
-from jaxkv.spec.config import ModelConfig, weight_shapes
+from jaxkv.spec.config import ModelConfig
+from jaxkv.spec.weight_shapes import weight_shapes
 
 
 def random_arrays(config: ModelConfig, seed: int, *, peak: float = 1.2) -> dict[str, np.ndarray]:
     """Return float64 weights under canonical names that let faults show.
 
-    Embeddings (and learned positions) are N(0, 1), matrices N(0, peak / fan_in^(1/2)), norm gains 1
-    + N(0, 0.3) (their weights N(0, 0.3) where the norm adds the 1) and biases N(0, 0.3): attention
-    is peaked, and no gain or bias is trivial. Each tensor has its own stream, drawn from the seed
-    and its name, so that a config with one layer more keeps the weights of the others.
+    Embeddings, learned positions and relative biases are N(0, 1), matrices N(0, peak /
+    fan_in^(1/2)), norm gains 1 + N(0, 0.3) (their weights N(0, 0.3) where the norm adds the 1) and
+    biases N(0, 0.3): attention is peaked, and no gain or bias is trivial. Each tensor has its own
+    stream, drawn from the seed and its name, so that a config with one layer more keeps the weights
+    of the others.
 
     Args:
         config: The decoder.
@@ -29,7 +31,7 @@ def random_arrays(config: ModelConfig, seed: int, *, peak: float = 1.2) -> dict[
 
 def _draw(name: str, shape: tuple[int, ...], seed: int, peak: float, center: float) -> np.ndarray:
     noise = np.random.default_rng([seed, zlib.crc32(name.encode())]).standard_normal(shape)
-    if name in ("embed.weight", "position.weight"):
+    if name.endswith(("embed.weight", "position.weight", "relative.weight")):
         return noise
     if len(shape) >= 2:
         return noise * (peak * shape[-1] ** -0.5)

@@ -7,21 +7,22 @@ Peng et al. 2023 (YaRN); Ding et al. 2024 (LongRoPE); transformers 5.24, `modeli
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from jaxkv.spec.part import Part, check_keys, require, require_above, require_whole
 
 
 @dataclass(frozen=True)
 class Scaling(Part):
-    """What all kinds answer.
+    """What all kinds answer."""
 
-    Attributes:
-        follows_length: Whether frequencies depend on how many tokens a row holds: then earlier keys
-            keep the frequencies of their time, and a text's result depends on its steps.
-    """
+    @property
+    def follows_length(self) -> bool:
+        """Whether frequencies depend on how many tokens a row holds.
 
-    follows_length: ClassVar[bool] = False
+        Then earlier keys keep those of their time, and a text's result depends on its steps.
+        """
+        return False
 
 
 @dataclass(frozen=True)
@@ -68,10 +69,14 @@ class DynamicScaling(Scaling):
     (factor * L / original - (factor - 1))^(R / (R - 1)).
     """
 
-    follows_length: ClassVar[bool] = True
     factor: float
     original_max_positions: int
     kind: Literal["dynamic"] = "dynamic"
+
+    @property
+    def follows_length(self) -> bool:
+        """Always: the base grows with the row."""
+        return True
 
     def __post_init__(self) -> None:
         _check("DynamicScaling", self.factor, self.original_max_positions)
@@ -114,11 +119,10 @@ class LongScaling(Scaling):
     """Each pair's speed divided by a number of its own, and a factor on cos and sin.
 
     The long factors hold for a row that is longer than the original positions after the step, the
-    short ones before. The factor on cos and sin is attention_factor, or where that is None
-    (1 + ln(factor) / ln(original))^(1/2).
+    short ones before. Where both are the same, nothing depends on the length. The factor on cos and
+    sin is attention_factor, or where that is None (1 + ln(factor) / ln(original))^(1/2).
     """
 
-    follows_length: ClassVar[bool] = True
     short_factors: tuple[float, ...]
     long_factors: tuple[float, ...]
     original_max_positions: int
@@ -138,6 +142,11 @@ class LongScaling(Scaling):
         )
         for each in (*short, *long):
             require_above("LongScaling", 0, factor=each)
+
+    @property
+    def follows_length(self) -> bool:
+        """Whether the long factors are others than the short ones."""
+        return self.short_factors != self.long_factors
 
     @classmethod
     def _revive(cls, name: str, value: Any) -> Any:

@@ -48,6 +48,37 @@ _NEOX: Json = {
 }
 
 
+_T5: Json = {
+    "model_type": "t5",
+    "vocab_size": 97,
+    "d_model": 40,
+    "d_kv": 9,
+    "d_ff": 52,
+    "num_heads": 6,
+    "num_layers": 2,
+    # Few buckets, the last of them within a tester's texts.
+    "relative_attention_num_buckets": 8,
+    "relative_attention_max_distance": 10,
+    "decoder_start_token_id": 0,
+    "is_encoder_decoder": True,
+}
+_BART: Json = {
+    "model_type": "bart",
+    "vocab_size": 97,
+    "d_model": 28,
+    "encoder_layers": 1,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 44,
+    "decoder_ffn_dim": 52,
+    "max_position_embeddings": 128,
+    "scale_embedding": True,
+    "decoder_start_token_id": 2,
+    "is_encoder_decoder": True,
+}
+
+
 def _like(model_type: str, *parts: Json, **more: Any) -> Json:
     """Return llama's sizes as another model type, with some keys of its own."""
     merged: Json = {"model_type": model_type, **_SIZES}
@@ -121,6 +152,9 @@ CONFIG_JSON: dict[str, Json] = {
     ),
     "deepseek_v3": _like("deepseek_v3", _DEEPSEEK),
     "phi3": _like("phi3", _WINDOW),
+    "t5": _T5,
+    "flan-t5": _T5 | {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
+    "bart": _BART,
     "phi3-longrope": _like("phi3", _ORIGINAL, rope_scaling={"rope_type": "longrope", **_FACTORS}),
     "llama-linear": _scaled("linear", factor=4.0),
     # The length that it was trained at is the config's own; the model has eight times as many.

@@ -5,13 +5,16 @@ Letters: B rows, T tokens, V vocabulary.
 
 import dataclasses
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxkv.caches import Cache
+from jaxkv.caches import Cache, Source
+from jaxkv.caches.cross import CrossSite
+from jaxkv.encoder import encode
 from jaxkv.model import Decoder, forward, params_of
 from jaxkv.testing import explicit_state
 from jaxkv.testing.explicit_state import ExplicitState
@@ -50,9 +53,11 @@ class Driver:
         # Own functions, so that a test that swaps a formula and makes a new subject gets a new
         # trace.
         self._forward, self._capture = self._forwarded, self._captured
+        self._encode = self._encoded
         self._is_small = sum(leaf.size for leaf in jax.tree.leaves(self._params)) < SMALL
         if like is not None:
             self._forward, self._capture = like._forward, like._capture
+            self._encode = like._encode
         elif compiled:
             # A tiny model spends its time in the compiler: it is spared the machine code's polish.
             how = {"xla_backend_optimization_level": 0} if self._is_small else None
@@ -62,8 +67,17 @@ class Driver:
                 compiler_options=how,
             )
             self._capture = jax.jit(self._captured, compiler_options=how)
+            self._encode = jax.jit(self._encoded, compiler_options=how)
 
-    def run(self, state: Cache | None, tokens: Tokens) -> tuple[np.ndarray, Cache | None]:
+    def encode(self, texts: Tokens) -> Source:
+        """Return what the encoder leaves of each row's text."""
+        rows = len(texts.count_B)
+        source = self._encode(self._params, *_padded(texts, rows=_fit(rows, ROWS)))
+        return jax.tree.map(partial(_fit_rows, have=_fit(rows, ROWS), rows=rows), source)
+
+    def run(
+        self, state: Cache | None, tokens: Tokens, source: Source | None = None
+    ) -> tuple[np.ndarray, Cache | None]:
         """Return logits [B, T, V] of a step on a layout's cache, or without one, and the next."""
         rows, width = tokens.ids_BT.shape
         is_padded = state is None or (self._is_small and len(state.length_B) == rows)
@@ -72,13 +86,24 @@ class Driver:
         promises = {} if state is None else _promises(state, tokens, ids_BT.shape[1])
         if state is not None and is_padded:
             state = _with_rows(state, wide)
-        logits_BTV, after = self._forward(self._params, ids_BT, state, count_B, **promises)
+        if source is not None:
+            source = jax.tree.map(partial(_fit_rows, have=rows, rows=wide), source)
+        logits_BTV, after = self._forward(
+            self._params, ids_BT, state, count_B, source=source, **promises
+        )
         if after is not None and is_padded:
             after = _with_rows(after, rows)
         return tokens.scatter(np.asarray(logits_BTV)[:rows, :width]), after
 
     def run_explicit(
-        self, function: str, state: State | None, tokens: Tokens, *, positions: Any, visible: Any
+        self,
+        function: str,
+        state: State | None,
+        tokens: Tokens,
+        source: Source | None = None,
+        *,
+        positions: Any,
+        visible: Any,
     ) -> tuple[np.ndarray, ExplicitState]:
         """Return logits [B, T, V] of a step with given positions or visibility, and the next state.
 
@@ -86,12 +111,15 @@ class Driver:
             function: The caller, for messages.
             state: Any; None for whole texts without a cache.
             tokens: The new ones.
+            source: From `encode`, for whole texts of a model with an encoder.
             positions: See `plan_step`.
             visible: See `plan_step`.
         """
         if state is None:
             rows, width = tokens.ids_BT.shape
-            state = explicit_state.empty(self.model, batch=rows, capacity=_fit(width, BUCKETS))
+            state = explicit_state.empty(
+                self.model, batch=rows, capacity=_fit(width, BUCKETS), source=source or ()
+            )
         if not isinstance(state, ExplicitState):
             state = explicit_state.from_cache(state, self.model)
         plan = plan_step(
@@ -134,6 +162,9 @@ class Driver:
     ) -> tuple[Any, Cache | None]:
         how = {"config": self.model.config, "absorbed": self.absorbed, **promises}
         return forward(params, ids_BT, cache, count_B, **how)
+
+    def _encoded(self, params: Any, ids_BE: Any, count_B: Any) -> Source:
+        return encode(params, ids_BE, count_B, config=self.model.config)
 
     def _captured(
         self, params: Any, ids_BT: Any, cache: Cache | None, count_B: Any, stands: Any
@@ -180,12 +211,7 @@ def _with_rows(cache: Cache, rows: int) -> Cache:
     if rows == have:
         return cache
 
-    def fit(x_B: Any) -> Any:
-        # Rows lead, or rows and heads in one axis.
-        lines = x_B.shape[0] // have * rows
-        kept = np.asarray(x_B)[:lines]
-        return jnp.asarray(np.pad(kept, ((0, lines - len(kept)), *[(0, 0)] * (kept.ndim - 1))))
-
+    fit = partial(_fit_rows, have=have, rows=rows)
     length_B, peak_B, overflow_B = map(fit, (cache.length_B, cache.peak_B, cache.overflow_B))
     shared, sites = cache.shared, cache.sites
     if shared is None:
@@ -193,4 +219,14 @@ def _with_rows(cache: Cache, rows: int) -> Cache:
     else:
         table_BC, wanted_B = fit(shared.table_BC), fit(shared.wanted_B)
         shared = dataclasses.replace(shared, table_BC=table_BC, wanted_B=wanted_B)
+        sites = tuple(
+            jax.tree.map(fit, site) if isinstance(site, CrossSite) else site for site in sites
+        )
     return Cache(length_B, peak_B, overflow_B, shared, sites, cache.capacity)
+
+
+def _fit_rows(x_B: Any, *, have: int, rows: int) -> Any:
+    # Rows lead, or rows and heads in one axis.
+    lines = x_B.shape[0] // have * rows
+    kept = np.asarray(x_B)[:lines]
+    return jnp.asarray(np.pad(kept, ((0, lines - len(kept)), *[(0, 0)] * (kept.ndim - 1))))

@@ -28,12 +28,14 @@ class ExplicitSite:
         v_BSKH: Values; of latents too, so that a tester may change one side alone.
         slot_BT: int32, where each new token is written; S or more for nowhere.
         visible_BTS: Which slots each new token may read, after the write.
+        position_BS: int32, where the token in each slot stands, after the write.
     """
 
     k_BSKH: Float[Array, "B S K H"]
     v_BSKH: Float[Array, "B S K _"]
     slot_BT: Int[Array, "B T"]
     visible_BTS: Bool[Array, "B T S"]
+    position_BS: Int[Array, "B S"]
 
 
 def fault(site: ExplicitSite, cache: Cache) -> str | None:
@@ -97,7 +99,11 @@ def attend(
     k_XHS = keys_BSKH.transpose(0, 2, 3, 1).reshape(b * kv_heads, h, s)
     v_XSH = read_BSKH.swapaxes(1, 2).reshape(b * kv_heads, s, -1)
     visible_XMS = ops.spread(site.visible_BTS, num_kv_heads=kv_heads, groups=n // kv_heads)
-    weight_XMS = ops.softmax(ops.score(q_XMH, k_XHS, rule=rule), visible_XMS)
+    score_XMS = ops.score(q_XMH, k_XHS, rule=rule)
+    if bias is not None:
+        added_BNTS = bias(step.position_BT.reshape(b, t), site.position_BS)
+        score_XMS = score_XMS + ops.group_bias(added_BNTS, num_kv_heads=kv_heads)
+    weight_XMS = ops.softmax(score_XMS, visible_XMS)
     o_XMH = jnp.einsum("XMS,XSH->XMH", weight_XMS.astype(v_XSH.dtype), v_XSH)
     o_BTNH = ops.ungroup(o_XMH, rows=b, tokens=t)
     return o_BTNH.reshape(m, 1, n, -1), dataclasses.replace(site, k_BSKH=k_BSKH, v_BSKH=v_BSKH)

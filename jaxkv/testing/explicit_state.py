@@ -15,7 +15,8 @@ import numpy as np
 from jaxtyping import Array
 
 from jaxkv import caches
-from jaxkv.caches import Cache
+from jaxkv.caches import Cache, Source
+from jaxkv.caches.cross import CrossSite, gather_site
 from jaxkv.model import Decoder
 from jaxkv.spec.errors import RequestError, RollbackError
 from jaxkv.testing.explicit import ExplicitSite
@@ -35,6 +36,7 @@ class ExplicitState:
         keys: Of each layer, [B, S, K, H].
         values: Of each layer.
         held: Of each layer, [B, S]: which slots hold what they once held; a ring has evicted some.
+        source: Of each layer, what its cross attention reads; none without an encoder.
     """
 
     length_B: np.ndarray
@@ -42,6 +44,7 @@ class ExplicitState:
     keys: tuple[Any, ...]
     values: tuple[Any, ...]
     held: tuple[np.ndarray, ...]
+    source: Source = ()
 
     @property
     def capacity(self) -> int:
@@ -49,8 +52,8 @@ class ExplicitState:
         return self.position_BS.shape[1]
 
 
-def empty(model: Decoder, *, batch: int, capacity: int) -> ExplicitState:
-    """Return a state without tokens."""
+def empty(model: Decoder, *, batch: int, capacity: int, source: Source = ()) -> ExplicitState:
+    """Return a state without tokens, beside what an encoder has left of its rows' texts."""
     attentions = [layer.attention for layer in model.config.layers]
     heads = [(a.num_kv_heads, a.head_dim) for a in attentions]
     latents = [(1, a.latent.rank) if a.latent else None for a in attentions]
@@ -61,16 +64,17 @@ def empty(model: Decoder, *, batch: int, capacity: int) -> ExplicitState:
     )
     position_BS = np.tile(np.arange(capacity, dtype=np.int32), (batch, 1))
     held = tuple(np.zeros((batch, capacity), np.bool_) for _ in heads)
-    return ExplicitState(np.zeros(batch, np.int32), position_BS, keys, values, held)
+    return ExplicitState(np.zeros(batch, np.int32), position_BS, keys, values, held, source)
 
 
 def from_cache(cache: Cache, model: Decoder) -> ExplicitState:
     """Return the state of a cache of any layout."""
     length_B = to_numpy(cache.length_B)
-    state = empty(model, batch=len(length_B), capacity=cache.capacity)
+    source = tuple(site for site in cache.sites if isinstance(site, CrossSite))
+    state = empty(model, batch=len(length_B), capacity=cache.capacity, source=source)
     layers = [
         _by_token(map(to_numpy, caches.read(cache, i)), capacity=cache.capacity)
-        for i in range(len(cache.sites))
+        for i in model.config.self_sites
     ]
     keys, values, held = zip(*layers, strict=True)
     return dataclasses.replace(
@@ -97,12 +101,18 @@ def advance(
     plan = _padded(plan)
     windows = [layer.attention.window for layer in model.config.layers]
     slot_BT = jnp.asarray(plan.slot_BT)
-    sites = tuple(
-        ExplicitSite(keys, values, slot_BT, jnp.asarray(plan.seen(held, window=window)))
+    position_BS = jnp.asarray(plan.position_BS)
+    own = tuple(
+        ExplicitSite(
+            keys, values, slot_BT, jnp.asarray(plan.seen(held, window=window)), position_BS
+        )
         for keys, values, held, window in zip(
             state.keys, state.values, state.held, windows, strict=True
         )
     )
+    # A row's tokens, one after the other, share its source.
+    pairs = zip(own, state.source, strict=True) if state.source else ((site,) for site in own)
+    sites = tuple(site for pair in pairs for site in pair)
     position_M = jnp.asarray(plan.position_BT.reshape(-1))
     cache = Cache(
         length_B=position_M,
@@ -119,9 +129,10 @@ def advance(
     return logits_BTV[:, :tokens], ExplicitState(
         length_B=plan.length_B,
         position_BS=plan.position_BS,
-        keys=tuple(site.k_BSKH for site in after.sites),
-        values=tuple(site.v_BSKH for site in after.sites),
+        keys=tuple(after.sites[i].k_BSKH for i in model.config.self_sites),
+        values=tuple(after.sites[i].v_BSKH for i in model.config.self_sites),
         held=tuple(held | plan.written_BS for held in state.held),
+        source=state.source,
     )
 
 
@@ -181,6 +192,7 @@ def gather(state: ExplicitState, rows: np.ndarray) -> ExplicitState:
         tuple(x[rows_B] for x in state.keys),
         tuple(x[rows_B] for x in state.values),
         tuple(x[rows_B] for x in state.held),
+        tuple(gather_site(x, jnp.asarray(rows_B), batch=batch) for x in state.source),
     )
 
 
@@ -195,6 +207,7 @@ def grow(state: ExplicitState, capacity: int) -> ExplicitState:
         tuple(jnp.pad(x, (*room, (0, 0), (0, 0))) for x in state.keys),
         tuple(jnp.pad(x, (*room, (0, 0), (0, 0))) for x in state.values),
         tuple(np.pad(x, room) for x in state.held),
+        state.source,
     )
 
 

@@ -93,6 +93,14 @@ def read_tokens(
     )
 
 
+def encoder_inputs(model: Decoder, batch: int, seed: int) -> np.ndarray:
+    """Return the ids of texts for a model's encoder, [B, E], of unlike lengths; -1 for no token."""
+    rng, longest = np.random.default_rng(seed), 7
+    ids_BE = rng.integers(0, model.config.vocab_size, (batch, longest))
+    short_B = (np.arange(batch) + seed) % 3
+    return np.where(np.arange(longest) < longest - short_B[:, None], ids_BE, -1)
+
+
 def check_room(function: str, tokens: int, model: Decoder) -> None:
     """Refuse texts longer than the model's positions.
 

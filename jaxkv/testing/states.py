@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxkv import caches
-from jaxkv.caches import Cache
+from jaxkv.caches import Cache, Source
+from jaxkv.caches.cross import CrossSite
 from jaxkv.spec.errors import RequestError, ShapeError
 from jaxkv.testing import explicit_state, surgery
 from jaxkv.testing.explicit_state import ExplicitState, to_numpy
@@ -60,7 +61,7 @@ def read(state: State, layer: int) -> KV:
     """Return one layer's stored keys and values."""
     if isinstance(state, ExplicitState):
         return KV(*explicit_state.read(state, layer))
-    return KV(*(to_numpy(array) for array in caches.read(state, layer)))
+    return KV(*(to_numpy(array) for array in caches.read(state, _site_of(state, layer))))
 
 
 def write(state: State, layer: int, kv: KV) -> State:
@@ -83,7 +84,7 @@ def write(state: State, layer: int, kv: KV) -> State:
     k_BSKH, v_BSKH = np.asarray(kv.keys_BSKH), np.asarray(kv.values_BSKH)
     if isinstance(state, ExplicitState):
         return explicit_state.write(state, layer, k_BSKH, v_BSKH)
-    return surgery.write(state, layer, k_BSKH, v_BSKH)
+    return surgery.write(state, _site_of(state, layer), k_BSKH, v_BSKH)
 
 
 def permute_pages(state: State, seed: int) -> State:
@@ -100,3 +101,21 @@ def poison(state: State) -> State:
     if isinstance(state, ExplicitState):
         return explicit_state.poison(state)
     return caches.poison(state)
+
+
+def source_capacity(state: State) -> int | None:
+    """Return how many tokens of a source a state has room for; None without an encoder."""
+    sites = state.source if isinstance(state, ExplicitState) else state.sites
+    held = [site for site in sites if isinstance(site, CrossSite)]
+    return width_of(tuple(held)) if held else None
+
+
+def width_of(source: Source) -> int:
+    """Return how many slots an encoder's result takes: its longest text, padded."""
+    return source[0].k_XHS.shape[2]
+
+
+def _site_of(cache: Cache, layer: int) -> int:
+    """Return the number of a layer's own attention: those to an encoder's result are left out."""
+    own = [i for i, site in enumerate(cache.sites) if not isinstance(site, CrossSite)]
+    return own[layer] if 0 <= layer < len(own) else layer

@@ -140,6 +140,8 @@ def _relaid(cache: Cache, table_BC: np.ndarray, source_A: np.ndarray) -> Cache:
     )
     sites = tuple(
         jax.tree.map(partial(_lines, source_A=source_A, kv_heads=site.num_kv_heads), site)
+        if isinstance(site, PagedSite)
+        else site
         for site in cache.sites
     )
     return dataclasses.replace(cache, shared=pages, sites=sites)

@@ -1,9 +1,11 @@
 """GGUF files of the tiny models, written by the gguf package under the names that it maps.
 
 What llama.cpp's converter does to the numbers is done here by its own words: rows of q and k
-permuted for arch llama alone, 1 added to gemma's norm weights, gpt2's matrices turned (out, in).
+permuted for arch llama alone, 1 added to gemma's norm weights, gpt2's matrices turned (out, in);
+llama3's blend and longrope's factors as tensors, the other scalings as metadata.
 """
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,19 +21,30 @@ _ARCHITECTURES |= {"deepseek2": gguf.MODEL_ARCH.DEEPSEEK2}
 _ARCHITECTURES |= {"gemma3": gguf.MODEL_ARCH.GEMMA3, "phi3": gguf.MODEL_ARCH.PHI3}
 
 
-def write(path: Path, name: str, arch: str, *, split: bool = True, **more: Any) -> Path:
+def write(
+    path: Path,
+    name: str,
+    arch: str,
+    *,
+    factors: dict[str, np.ndarray] | None = None,
+    split: bool = True,
+    **more: Any,
+) -> Path:
     """Write the model called `name` as a file of the architecture, and return its path.
 
     Args:
         path: Where to.
         name: Of a model of `peers`.
         arch: In GGUF's words.
+        factors: On rotary speeds, by the middle of the tensor's name; those of the model if None.
         split: Whether latents' product up is two tensors, one to keys and one to values.
         more: Metadata of this architecture, underscores for dots between words; None leaves out.
     """
     model = peer(name)
     writer = gguf.GGUFWriter(path, arch)
-    for key, value in (_metadata(model.config, arch) | more).items():
+    scaling = _full_rope(model.config)
+    known = _metadata(model.config, arch) | _scaling_metadata(model.config, scaling)
+    for key, value in (known | more).items():
         if isinstance(value, bool):
             writer.add_bool(f"{arch}.{key}", value)
         elif isinstance(value, float):
@@ -53,6 +66,9 @@ def write(path: Path, name: str, arch: str, *, split: bool = True, **more: Any) 
         single = array.astype(np.float32)
         np.testing.assert_array_equal(single, array)  # the peers' numbers are exact in float32
         writer.add_tensor(given, single)
+    factors = _factors(model.config, scaling) if factors is None else factors
+    for key, each in factors.items():
+        writer.add_tensor(f"rope_{key}.weight", each.astype(np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -111,8 +127,7 @@ def _metadata(config: Any, arch: str) -> dict[str, Any]:
         return common | eps | {"feed_forward_length": inner}
     if arch == "deepseek2":
         return common | _deepseek_metadata(config)
-    head_dim = getattr(config, "head_dim", None) or width // heads
-    ropes = config.rope_parameters
+    head_dim = _head_dim(config)
     return common | {
         "feed_forward_length": config.intermediate_size,
         "attention.head_count_kv": config.num_key_value_heads,
@@ -120,7 +135,7 @@ def _metadata(config: Any, arch: str) -> dict[str, Any]:
         "attention.key_length": head_dim,
         "attention.value_length": head_dim,
         "rope.dimension_count": head_dim,
-        "rope.freq_base": float(ropes.get("full_attention", ropes)["rope_theta"]),
+        "rope.freq_base": float(_full_rope(config)["rope_theta"]),
     }
 
 
@@ -154,12 +169,58 @@ def _deepseek_metadata(config: Any) -> dict[str, Any]:
             "expert_group_count": config.n_group,
             "expert_group_used_count": config.topk_group,
         }
-    ropes = config.rope_parameters
-    if ropes["rope_type"] == "yarn":
-        keys |= {
-            "rope.scaling.type": "yarn",
-            "rope.scaling.factor": float(ropes["factor"]),
-            "rope.scaling.original_context_length": ropes["original_max_position_embeddings"],
-            "rope.scaling.yarn_log_multiplier": 0.1 * ropes["mscale_all_dim"],
-        }
+    mscale = config.rope_parameters.get("mscale_all_dim")
+    if mscale:
+        keys["rope.scaling.yarn_log_multiplier"] = 0.1 * mscale
     return keys
+
+
+def _head_dim(config: Any) -> int:
+    return getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+
+
+def _full_rope(config: Any) -> dict[str, Any]:
+    """Return the rotary positions of layers without a window; of gpt2, which has none, nothing."""
+    ropes = getattr(config, "rope_parameters", None) or {}
+    return ropes.get("full_attention", ropes)
+
+
+def _scaling_metadata(config: Any, rope: dict[str, Any]) -> dict[str, Any]:
+    kind = rope.get("rope_type", "default")
+    if kind == "longrope":
+        return {
+            "rope.scaling.attn_factor": rope["attention_factor"],
+            "rope.scaling.original_context_length": config.original_max_position_embeddings,
+        }
+    if kind not in ("linear", "yarn"):
+        return {}
+    found = {"rope.scaling.type": kind, "rope.scaling.factor": float(rope["factor"])}
+    if kind == "yarn":
+        found["rope.scaling.original_context_length"] = rope["original_max_position_embeddings"]
+        given = {key: rope.get(key) for key in ("beta_fast", "beta_slow")}
+        found |= {f"rope.scaling.yarn_{key}": value for key, value in given.items() if value}
+        if rope.get("attention_factor"):
+            # What the format has multiplies the factor that follows from the length.
+            usual = 1 + 0.1 * math.log(rope["factor"])
+            found["rope.scaling.attn_factor"] = rope["attention_factor"] / usual
+    return found
+
+
+def _factors(config: Any, rope: dict[str, Any]) -> dict[str, np.ndarray]:
+    """Return the tensors of factors on the speeds of rotary pairs, by the name's middle."""
+    kind = rope.get("rope_type", "default")
+    if kind == "longrope":
+        return {f"factors_{key}": np.array(rope[f"{key}_factor"]) for key in ("long", "short")}
+    if kind != "llama3":
+        return {}
+    pairs = (
+        getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    ) // 2
+    turns = (
+        rope["original_max_position_embeddings"]
+        * rope["rope_theta"] ** (-np.arange(pairs) / pairs)
+        / (2 * np.pi)
+    )
+    low, high = rope["low_freq_factor"], rope["high_freq_factor"]
+    kept = np.clip((turns - low) / (high - low), 0, 1)
+    return {"freqs": 1 / (kept + (1 - kept) / rope["factor"])}

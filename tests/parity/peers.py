@@ -138,7 +138,20 @@ def _deepseek(version: int, *, mscale: Any = None, **more: Any) -> Any:
     return f"DeepseekV{version}", _DEEPSEEK | {"rope_parameters": rope} | more
 
 
+# As llama.cpp has it where a file gives no other ends of the blend.
+_GGUF_YARN = _YARN | {"rope_theta": 100.0, "factor": 2.0}
+_GGUF_LONG = {
+    "rope_type": "longrope",
+    "rope_theta": 100.0,
+    "attention_factor": 1.25,
+    "short_factor": [1.0, 1.125, 1.25, 1.75],
+    "long_factor": [1.5, 2.5, 3.5, 6.0],
+}
 _LONG = {"rope_type": "longrope", "rope_theta": 100.0, **_FACTORS}
+
+_GGUF_GEMMA_YARN = _GGUF_GEMMA | {
+    "rope_parameters": _GGUF_GEMMA["rope_parameters"] | {"full_attention": _GGUF_YARN}
+}
 
 MODELS: dict[str, Callable[[], tuple[str, dict[str, Any]]]] = {
     "mistral": lambda: ("Mistral", _APART | {"rope_parameters": _PLAIN, "sliding_window": WINDOW}),
@@ -211,6 +224,16 @@ PLAIN: dict[str, Callable[[], tuple[str, dict[str, Any]]]] = {
         attention_bias=False,
         rms_norm_eps=1e-6,
         max_position_embeddings=64,
+    ),
+    "qwen2-yarn": lambda: ("Qwen2", _SIZES | {"rope_parameters": _GGUF_YARN}),
+    "qwen3-yarn": lambda: (
+        "Qwen3",
+        _APART | {"rope_parameters": _GGUF_YARN | {"attention_factor": 1.25}},
+    ),
+    "gemma3-yarn": lambda: _gemma("Gemma3", **_GGUF_GEMMA_YARN),
+    "phi3-longrope-gguf": lambda: (
+        "Phi3",
+        _SIZES | {"rope_parameters": _GGUF_LONG, "original_max_position_embeddings": ORIGINAL},
     ),
 }
 """The same, of what a GGUF file can say."""
@@ -287,4 +310,16 @@ def peer_steps(name: str, sizes: list[int]) -> np.ndarray:
             ids = torch.from_numpy(IDS[:, at : at + size])
             logits.append(model(input_ids=ids, cache=kept, use_cache=True).logits.numpy())
             at += size
+    return np.concatenate(logits, axis=1)
+
+
+def fed(subject: Any, sizes: list[int]) -> np.ndarray:
+    """Return a subject's logits of both texts fed in steps of these sizes, at most 8."""
+    state, logits, at = subject.init(2, 40), [], 0
+    for size in sizes:
+        ids = np.zeros((2, 8), int)
+        ids[:, :size] = IDS[:, at : at + size]
+        out, state = subject.step(state, ids, count=np.array([size, size]))
+        logits.append(out[:, :size])
+        at += size
     return np.concatenate(logits, axis=1)

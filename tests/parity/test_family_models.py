@@ -16,7 +16,7 @@ import torch
 from crosscheck import assert_agree, decode, semantic
 from jaxkv.spec.checkpoint import Checkpoint
 from jaxkv.spec.huggingface import read_huggingface
-from tests.parity.peers import FOLLOWING, IDS, MODELS, peer, peer_logits, peer_steps, released
+from tests.parity.peers import FOLLOWING, IDS, MODELS, fed, peer, peer_logits, peer_steps, released
 from tests.tiny import DEEP, TWINS, Cell, new_subject
 
 # Tokens of each row in steps of at most 8: rows end apart, and one takes none in the last step.
@@ -129,16 +129,9 @@ def test_the_numpy_decoder_equals_transformers(name, load):
 def test_where_speeds_follow_the_length_steps_equal_those_of_transformers(name, twin, subject):
     """KV-52: early keys keep the speeds of their time, on both sides; past the original length."""
     cell, sizes = subject(name, twin, "contiguous"), [8, 8, 1, 6]
-    state, logits, at = cell.init(2, 40), [], 0
-    for size in sizes:
-        ids = np.zeros((2, 8), int)
-        ids[:, :size] = IDS[:, at : at + size]
-        out, state = cell.step(state, ids, count=np.array([size, size]))
-        logits.append(out[:, :size])
-        at += size
+    got, expected = fed(cell, sizes), peer_steps(name, sizes)
 
     assert cell.model.config.follows_length
-    got, expected = np.concatenate(logits, axis=1), peer_steps(name, sizes)
     assert_agree(got, expected, semantic(), name="logits", names=(twin, name))
     with pytest.raises(AssertionError, match="DISAGREE"):
         assert_agree(got, peer_logits(name), semantic(), name="logits")

@@ -4,7 +4,8 @@ A writer and a reader by one hand share mistakes. `llama_cpp.json` holds, for ea
 `gguf_files.write`, the likeliest next id after each token of a text and its probability, as
 llama.cpp's Node binding printed them; the versions stand in it. The files had a vocabulary of
 single characters beside the tensors, as llama.cpp opens none without.
-A phi3 file with a window is not among them: llama.cpp leaves that window out, and says so.
+A phi3 file with a window is not among them: llama.cpp leaves that window out, and says so. Nor is
+one with ends of yarn's blend of its own, which this version of llama.cpp passes over.
 """
 
 import json
@@ -22,7 +23,7 @@ from tests.parity.test_gguf_models import FILES
 
 THEIRS = json.loads((Path(__file__).parent / "llama_cpp.json").read_text("utf-8"))
 # llama.cpp looks the tanh GELU up in a table of half precision.
-TOLERANCE = {"gemma3-gguf": 5e-3, "gpt2-plain": 2e-3}
+TOLERANCE = {"gemma3-gguf": 5e-3, "gemma3-yarn": 5e-3, "gpt2-plain": 2e-3}
 
 
 @pytest.mark.parametrize("name", THEIRS["models"])

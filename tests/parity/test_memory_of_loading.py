@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from jaxkv.spec import memory
-from jaxkv.spec.config import weight_shapes
 from jaxkv.spec.huggingface_save import write_huggingface
+from jaxkv.spec.weight_shapes import weight_shapes
 from tests.tiny import CONFIGS, TWINS
 
 # What a process has touched is not given back to others: the peak is read from the kernel. Threads

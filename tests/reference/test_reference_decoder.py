@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from crosscheck import assert_agree, close
-from jaxkv.spec.config import weight_shapes
 from jaxkv.spec.families import preset
+from jaxkv.spec.weight_shapes import weight_shapes
 from tests.tiny import TWINS, Cell, feed, make_subject, weights
 
 EXACT = close(rtol=1e-10, atol=1e-10)

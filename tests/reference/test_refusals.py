@@ -147,7 +147,8 @@ def test_a_cache_with_another_number_of_layers_is_refused(twin):
         left.step(right.init(2, 20), np.ones((2, 1), int))
 
     assert str(error.value) == (
-        "forward: the cache has 3 sites, the model 2 layers. Was the cache made for another model?"
+        "forward: the cache has 3 sites, the model 2 attentions. Was the cache made for another "
+        "model?"
     )
 
 

@@ -48,6 +48,7 @@ ZONES = (
     zone("torchkv/", "torchkv", "jaxkv.spec", "torch", "jaxtyping", in_functions=("safetensors",)),
     zone("crosscheck/adapters/", "crosscheck", *FRAMEWORKS),
     zone("crosscheck/programs/", "crosscheck", "hypothesis"),
+    zone("crosscheck/page/", "crosscheck", in_functions=("jinja2", "matplotlib")),
     zone("crosscheck/pytest_plugin.py", "crosscheck", "pytest"),
     zone("crosscheck/", "crosscheck", in_functions=("hypothesis", "jinja2", "pytest", "rich")),
 )

@@ -22,6 +22,10 @@ EXCEPTIONS: dict[str, list[str]] = {
             "class(k_BKSH, v_BKSH, rank) in torchkv"
         ),
         (
+            "caches/cross.py: CrossSite is class(k_XHS, v_XSH, source_length_U) in jaxkv, "
+            "class(k_UKSH, v_UKSH, source_length_U) in torchkv"
+        ),
+        (
             "caches/paged.py: PagedSite is class(k_YHP, v_YPH, num_kv_heads, rank) in jaxkv, "
             "class(k_AKPH, v_AKPH, rank) in torchkv"
         ),
@@ -115,6 +119,7 @@ EXCEPTIONS: dict[str, list[str]] = {
     ],
     "torch has to be told the device of each new tensor": [
         ("request.py: device_arrays is (request) in jaxkv, (request, device) in torchkv"),
+        ("request.py: device_sources is (request) in jaxkv, (request, device) in torchkv"),
     ],
 }
 

@@ -11,10 +11,11 @@ import pytest
 
 from jaxkv.spec import families
 from jaxkv.spec.checkpoint import Checkpoint, Weights, check_weights
-from jaxkv.spec.config import ModelConfig, weight_shapes
+from jaxkv.spec.config import ModelConfig
 from jaxkv.spec.errors import ConfigError, JaxkvError, SourceError, WeightError
 from jaxkv.spec.gguf_file import read_gguf
 from jaxkv.spec.source import open_source
+from jaxkv.spec.weight_shapes import weight_shapes
 
 WriteGguf = Callable[..., Path]
 Q8_0 = gguf.GGMLQuantizationType.Q8_0
@@ -274,6 +275,15 @@ WRONG_MODELS = [
         "weight 'blk.0.ffn_down.weight' has shape (52, 64), expected (64, 52). Is it stored "
         "(in, out)?",
         id="misshapen-tensor",
+    ),
+    pytest.param(
+        {"llama.attention.head_count_kv": 6},
+        {},
+        WeightError,
+        "weight 'blk.0.attn_k.weight' has shape (54, 64), expected (108, 64). Do config and "
+        "weights belong together? A checkpoint's number of KV heads cannot be overridden: another "
+        "one needs conversion and training.",
+        id="kv-heads",
     ),
     pytest.param(
         {},

@@ -23,6 +23,12 @@ NEOX = {key: value for key, value in BASE.items() if key != "num_key_value_heads
 MOE = BASE | {"moe_intermediate_size": 20, "num_experts": 5, "num_experts_per_tok": 2}
 SLIDES = ["sliding_attention", "full_attention"] * 2
 GPT2 = {"vocab_size": 97, "n_embd": 12, "n_head": 3, "n_layer": 2, "n_positions": 11}
+T5 = {"vocab_size": 97, "d_model": 40, "d_kv": 9, "d_ff": 52, "num_heads": 6, "num_layers": 2}
+BART = {"vocab_size": 97, "d_model": 24} | {
+    f"{side}_{key}": value
+    for side in ("encoder", "decoder")
+    for key, value in (("layers", 2), ("attention_heads", 3), ("ffn_dim", 52))
+}
 DEEPSEEK = BASE | {
     "num_key_value_heads": 6,
     "moe_intermediate_size": 20,
@@ -37,7 +43,7 @@ DEEPSEEK = BASE | {
     "qk_rope_head_dim": 8,
     "v_head_dim": 14,
 }
-OF_TYPE = {"gpt2": GPT2, "gpt_neox": NEOX, "qwen3_moe": MOE}
+OF_TYPE = {"gpt2": GPT2, "gpt_neox": NEOX, "qwen3_moe": MOE, "t5": T5, "bart": BART}
 OF_TYPE |= {"deepseek_v2": DEEPSEEK, "deepseek_v3": DEEPSEEK}
 FACTORS = {"short_factor": [1.0, 1.1, 1.2, 1.3], "long_factor": [2.0, 3.0, 4.0, 5.0]}
 

@@ -10,10 +10,10 @@ import pytest
 from safetensors.numpy import save_file
 
 from jaxkv.spec.checkpoint import stored_shapes
-from jaxkv.spec.config import weight_shapes
 from jaxkv.spec.errors import ConfigError, WeightError
 from jaxkv.spec.families import gpt2
 from jaxkv.spec.huggingface import read_huggingface
+from jaxkv.spec.weight_shapes import weight_shapes
 
 CONFIG: dict[str, Any] = {
     "model_type": "gpt2",

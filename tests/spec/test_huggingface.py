@@ -283,9 +283,9 @@ REFUSED = [
         "Take a checkpoint without it.",
     ),
     (
-        {"hidden_act": "relu"},
-        "config.json: hidden_act is 'relu', expected one of gelu, gelu_new, gelu_pytorch_tanh, "
-        f"silu, swish. {OTHER}",
+        {"hidden_act": "mish"},
+        "config.json: hidden_act is 'mish', expected one of gelu, gelu_new, gelu_pytorch_tanh, "
+        f"relu, silu, swish. {OTHER}",
     ),
     (
         {"num_attention_heads": "6"},
@@ -314,8 +314,8 @@ REFUSED = [
     ),
     (
         {"model_type": "mamba"},
-        "model_type is 'mamba', expected one of deepseek_v2, deepseek_v3, gemma2, "
-        "gemma3_text, gpt2, gpt_neox, llama, mistral, mixtral, phi3, qwen2, qwen3, qwen3_moe. "
+        "model_type is 'mamba', expected one of bart, deepseek_v2, deepseek_v3, gemma2, "
+        "gemma3_text, gpt2, gpt_neox, llama, mistral, mixtral, phi3, qwen2, qwen3, qwen3_moe, t5. "
         "Write a file for it in jaxkv/spec/families and add it to the table there.",
     ),
     (

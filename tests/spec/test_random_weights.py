@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 
 from jaxkv.spec import families
-from jaxkv.spec.config import weight_shapes
 from jaxkv.spec.random_weights import random_arrays
+from jaxkv.spec.weight_shapes import weight_shapes
 
 CONFIG = families.preset("reference")
 

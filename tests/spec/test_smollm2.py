@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from jaxkv.spec.checkpoint import Checkpoint
-from jaxkv.spec.config import Attention, Layer, Mlp, ModelConfig, Norm, Rope, weight_shapes
+from jaxkv.spec.config import Attention, Layer, Mlp, ModelConfig, Norm, Rope
 from jaxkv.spec.source import open_tokenizer
 from jaxkv.spec.tokenizer import IdTokenizer, Tokenizer
+from jaxkv.spec.weight_shapes import weight_shapes
 
 SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
 CHAT = (

@@ -331,7 +331,7 @@ def test_taps_come_in_the_order_of_the_forward_pass(tiny_decoder):
 
     decode(config, arrays, ids_BT, taps=taps)
 
-    block = ("attn_norm", "q", "k", "v", "attn", "mlp", "resid")
+    block = ("attn_norm", "q", "k", "v", "attn", "mlp_norm", "mlp", "resid")
     layers = [f"layers.{i}.{point}" for i in range(2) for point in block]
     assert list(taps) == ["embed", *layers, "norm", "logits"]
     assert taps["layers.0.q"].shape == (3, 7, 6, 8)

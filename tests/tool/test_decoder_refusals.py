@@ -101,11 +101,11 @@ def test_an_option_that_is_off_is_not_refused(make_config, make_arrays):
 def test_an_activation_that_it_does_not_know_is_refused(make_config, make_arrays):
     config = make_config()
     arrays = make_arrays(config)
-    config["layers"][0]["mlp"]["activation"] = "relu"
+    config["layers"][0]["mlp"]["activation"] = "mish"
 
     assert refusal(config, arrays, [[3]]) == (
-        "decode: config.layers[0].mlp.activation is 'relu', expected one of 'silu', 'gelu', "
-        "'gelu_tanh'."
+        "decode: config.layers[0].mlp.activation is 'mish', expected one of 'silu', 'gelu', "
+        "'gelu_tanh', 'relu'."
     )
 
 

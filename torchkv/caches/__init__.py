@@ -8,7 +8,8 @@ The first `attend` of a step consumes the cache that it began from: using that o
 `fork` keeps a copy.
 """
 
-from torchkv.caches.buffers import narrow, nbytes, poison, read, scrub, widen
+from torchkv.caches.buffers import fill, narrow, nbytes, poison, read, scrub, widen
+from torchkv.caches.cross import Source
 from torchkv.caches.disk import load, peek, save
 from torchkv.caches.history import fork, gather, reset, rollback
 from torchkv.caches.layouts import LAYOUTS
@@ -24,6 +25,7 @@ __all__ = [
     "Expand",
     "Rotate",
     "Rule",
+    "Source",
     "Step",
     "adopt",
     "attend",
@@ -32,6 +34,7 @@ __all__ = [
     "check_dtype",
     "check_options",
     "commit",
+    "fill",
     "fork",
     "fork_row",
     "gather",

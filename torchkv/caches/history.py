@@ -11,6 +11,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor as Array
 
 from jaxkv.spec.errors import RequestError, RollbackError, ShapeError
+from torchkv.caches import cross
 from torchkv.caches.layouts import keeper_of, module_of
 from torchkv.caches.state import Cache, Epoch
 
@@ -55,10 +56,12 @@ def gather(cache: Cache, rows_B: Int[Array, " C"]) -> Cache:
     Rows may repeat, be left out, or change in number.
 
     It has buffers of its own, and the one passed in stays in use; but a paged cache shares its
-    pages with the one passed in, and the next step of either consumes the other.
+    pages with the one passed in, rows that share a source share it on, and then the next step of
+    either consumes the other.
 
     Raises:
-        RequestError: A row is out of range, or the cache was consumed.
+        RequestError: A row is out of range, or leaves the rows that share its source, or the cache
+            was consumed.
         Unsupported: The layout stores nothing.
 
     Cost: copies the rows' buffers; of the paged layout only the table.
@@ -73,6 +76,7 @@ def gather(cache: Cache, rows_B: Int[Array, " C"]) -> Cache:
                 "rows)."
             )
     rows_B = rows_B.to(torch.int32)
+    _check_stray(cache, rows_B, batch)
     sites = tuple(module_of(site).gather_site(site, rows_B, batch=batch) for site in cache.sites)
     length_B, peak_B, overflow_B = (
         mark_B.index_select(0, rows_B)
@@ -135,13 +139,34 @@ def reset(cache: Cache, only_B: Bool[Array, " B"] | None = None) -> Cache:
         length_B, peak_B, overflow_B = (mark_B.masked_fill(only_B, 0) for mark_B in marks)
         shared = keeper.clear_shared(cache.shared, only_B)
     return dataclasses.replace(
-        cache, length_B=length_B, peak_B=peak_B, overflow_B=overflow_B, shared=shared
+        cache,
+        length_B=length_B,
+        peak_B=peak_B,
+        overflow_B=overflow_B,
+        shared=shared,
+        sites=tuple(
+            cross.reset_site(site, only_B) if isinstance(site, cross.CrossSite) else site
+            for site in cache.sites
+        ),
     )
 
 
 def _copy(node: Any) -> Any:
     arrays = {name: x.clone() for name, x in vars(node).items() if isinstance(x, Array)}
     return dataclasses.replace(node, **arrays)
+
+
+def _check_stray(cache: Cache, rows_B: Array, batch: int) -> None:
+    for site in cache.sites:
+        if not isinstance(site, cross.CrossSite):
+            continue
+        stray_B = cross.stray_rows(site, rows_B, batch=batch)
+        for i, (row, is_stray) in enumerate(zip(rows_B.tolist(), stray_B.tolist(), strict=True)):
+            if is_stray:
+                raise RequestError(
+                    f"gather: rows_B[{i}] is {row}, a row of another source than row {i}'s. Rows "
+                    "that share a source (beams) stay with it; make the cache with beams=1."
+                )
 
 
 def _check_rollback(length_B: Array, floor_B: Array, have_B: Array) -> None:

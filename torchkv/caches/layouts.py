@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from jaxkv.spec.config import Attention
-from torchkv.caches import contiguous, paged, pages, uncached, unshared, window
+from torchkv.caches import contiguous, cross, paged, pages, uncached, unshared, window
 
 LAYOUTS: dict[str, ModuleType] = {
     "contiguous": contiguous,
@@ -18,6 +18,7 @@ LAYOUTS: dict[str, ModuleType] = {
 }
 _MODULE_OF = {
     contiguous.ContiguousSite: contiguous,
+    cross.CrossSite: cross,
     paged.PagedSite: paged,
     window.WindowSite: window,
     uncached.UncachedSite: uncached,

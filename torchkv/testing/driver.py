@@ -11,7 +11,8 @@ import torch
 from torch import Tensor as Array
 
 from jaxkv.spec.errors import Unsupported
-from torchkv.caches import Cache
+from torchkv.caches import Cache, Source
+from torchkv.encoder import encode
 from torchkv.model import Decoder, forward, params_of
 from torchkv.testing import explicit_state
 from torchkv.testing.explicit_state import ExplicitState, to_numpy
@@ -45,15 +46,30 @@ class Driver:
         self.model, self.absorbed = model, absorbed
         self._params = params_of(model)
 
-    def run(self, state: Cache | None, tokens: Tokens) -> tuple[np.ndarray, Cache | None]:
+    def encode(self, texts: Tokens) -> Source:
+        """Return what the encoder leaves of each row's text."""
+        ids_BE, count_B = self._ints(texts.front_BT), self._ints(texts.count_B)
+        with torch.no_grad():
+            return encode(self._params, ids_BE, count_B, config=self.model.config)
+
+    def run(
+        self, state: Cache | None, tokens: Tokens, source: Source | None = None
+    ) -> tuple[np.ndarray, Cache | None]:
         """Return logits [B, T, V] of a step on a layout's cache, or without one, and the next."""
         fresh = state is not None and tokens.ids_BT.shape[1] > 1 and not bool(state.length_B.any())
         ids_BT, count_B = self._ints(tokens.front_BT), self._ints(tokens.count_B)
-        logits_BTV, after = self._forward(ids_BT, state, count_B, fresh=fresh)
+        logits_BTV, after = self._forward(ids_BT, state, count_B, fresh=fresh, source=source)
         return tokens.scatter(to_numpy(logits_BTV)), after
 
     def run_explicit(
-        self, function: str, state: State | None, tokens: Tokens, *, positions: Any, visible: Any
+        self,
+        function: str,
+        state: State | None,
+        tokens: Tokens,
+        source: Source | None = None,
+        *,
+        positions: Any,
+        visible: Any,
     ) -> tuple[np.ndarray, ExplicitState]:
         """Return logits [B, T, V] of a step with given positions or visibility, and the next state.
 
@@ -61,12 +77,15 @@ class Driver:
             function: The caller, for messages.
             state: Any; None for whole texts without a cache.
             tokens: The new ones.
+            source: From `encode`, for whole texts of a model with an encoder.
             positions: See `plan_step`.
             visible: See `plan_step`.
         """
         if state is None:
             rows, width = tokens.ids_BT.shape
-            state = explicit_state.empty(self.model, batch=rows, capacity=width)
+            state = explicit_state.empty(
+                self.model, batch=rows, capacity=width, source=source or ()
+            )
         if not isinstance(state, ExplicitState):
             state = explicit_state.from_cache(state, self.model)
         plan = plan_step(

@@ -30,12 +30,14 @@ class ExplicitSite:
         v_BSKH: Values; of latents too, so that a tester may change one side alone.
         slot_BT: int32, where each new token is written; S or more for nowhere.
         visible_BTS: Which slots each new token may read, after the write.
+        position_BS: int32, where the token in each slot stands, after the write.
     """
 
     k_BSKH: Float[Array, "B S K H"]
     v_BSKH: Float[Array, "B S K _"]
     slot_BT: Int[Array, "B T"]
     visible_BTS: Bool[Array, "B T S"]
+    position_BS: Int[Array, "B S"]
 
 
 def fault(site: ExplicitSite, cache: Cache) -> str | None:
@@ -95,7 +97,11 @@ def attend(
     kv_heads, groups = k_BKSH.shape[1], q_BTNH.shape[2] // k_BKSH.shape[1]
     q_BKMH = ops.group_queries(q_BTNH.unflatten(0, (b, t)).squeeze(2), kv_heads)
     visible_B1MS = ops.spread(site.visible_BTS, groups=groups)
-    weight_BKMS = ops.softmax(ops.score(q_BKMH, k_BKSH, rule=rule), visible_B1MS)
+    score_BKMS = ops.score(q_BKMH, k_BKSH, rule=rule)
+    if bias is not None:
+        added_BNTS = bias(step.position_BT.reshape(b, t), site.position_BS)
+        score_BKMS = score_BKMS + ops.group_bias(added_BNTS, num_kv_heads=kv_heads)
+    weight_BKMS = ops.softmax(score_BKMS, visible_B1MS)
     o_BKMH = torch.matmul(weight_BKMS.to(v_BKSH.dtype), v_BKSH)
     o_BTNH = ops.ungroup(o_BKMH, tokens=t)
     return (

@@ -22,7 +22,6 @@ _NEVER = {
     "prefix": "there is no prefix store",
     "speculate": "there is no speculative generation",
     "quant": "there is no quantized cache",
-    "cross": "the model is a decoder alone",
 }
 
 
@@ -86,7 +85,7 @@ def describe(
     """Return what a subject on a layout offers, and why it does not offer the rest."""
     config = model.config
     absent = _absent(config, layout)
-    extra = {"rope", "gqa", "mla", "paged"} - absent.keys()
+    extra = {"rope", "gqa", "mla", "paged", "cross"} - absent.keys()
     return SubjectInfo(
         name=name,
         framework="torch",
@@ -107,6 +106,10 @@ def describe(
 def _absent(config: ModelConfig, layout: str) -> dict[str, str]:
     attentions = [layer.attention for layer in config.layers]
     absent = dict(_NEVER)
+    if config.encoder is None:
+        absent["cross"] = "the model is a decoder alone"
+    else:
+        absent["capture"] = "points are not driven beside an encoder"
     if config.learned_positions:
         absent["rope"] = "positions are learned, so a shift reads another part of their table"
     if all(a.groups == 1 for a in attentions):

@@ -9,7 +9,8 @@ from torch import Tensor as Array
 
 from jaxkv.spec.errors import RequestError, ShapeError
 from torchkv import caches
-from torchkv.caches import Cache
+from torchkv.caches import Cache, Source
+from torchkv.caches.cross import CrossSite
 from torchkv.testing import explicit_state, surgery
 from torchkv.testing.explicit_state import ExplicitState, to_numpy
 from torchkv.testing.info import KV
@@ -61,7 +62,7 @@ def read(state: State, layer: int) -> KV:
     """Return one layer's stored keys and values."""
     if isinstance(state, ExplicitState):
         return KV(*explicit_state.read(state, layer))
-    return KV(*(to_numpy(array) for array in caches.read(state, layer)))
+    return KV(*(to_numpy(array) for array in caches.read(state, _site_of(state, layer))))
 
 
 def write(state: State, layer: int, kv: KV) -> State:
@@ -84,7 +85,7 @@ def write(state: State, layer: int, kv: KV) -> State:
     k_BSKH, v_BSKH = np.asarray(kv.keys_BSKH), np.asarray(kv.values_BSKH)
     if isinstance(state, ExplicitState):
         return explicit_state.write(state, layer, k_BSKH, v_BSKH)
-    return surgery.write(state, layer, k_BSKH, v_BSKH)
+    return surgery.write(state, _site_of(state, layer), k_BSKH, v_BSKH)
 
 
 def permute_pages(state: State, seed: int) -> State:
@@ -105,3 +106,21 @@ def poison(state: State) -> State:
 
 def _ints(array: np.ndarray, state: Cache) -> Array:
     return torch.tensor(np.asarray(array), dtype=torch.int32, device=state.length_B.device)
+
+
+def source_capacity(state: State) -> int | None:
+    """Return how many tokens of a source a state has room for; None without an encoder."""
+    sites = state.source if isinstance(state, ExplicitState) else state.sites
+    held = [site for site in sites if isinstance(site, CrossSite)]
+    return width_of(tuple(held)) if held else None
+
+
+def width_of(source: Source) -> int:
+    """Return how many slots an encoder's result takes: its longest text, padded."""
+    return source[0].k_UKSH.shape[2]
+
+
+def _site_of(cache: Cache, layer: int) -> int:
+    """Return the number of a layer's own attention: those to an encoder's result are left out."""
+    own = [i for i, site in enumerate(cache.sites) if not isinstance(site, CrossSite)]
+    return own[layer] if 0 <= layer < len(own) else layer

@@ -117,6 +117,8 @@ def _relaid(cache: Cache, table_BC: Array, source_A: Array) -> Cache:
                 name: pool[source_A] for name, pool in vars(site).items() if isinstance(pool, Array)
             },
         )
+        if isinstance(site, PagedSite)
+        else site
         for site in cache.sites
     )
     return dataclasses.replace(cache, shared=pages, sites=sites, epoch=Epoch())

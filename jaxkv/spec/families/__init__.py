@@ -1,14 +1,17 @@
 """The families by name: one file each, found through the tables below and imported when asked for.
 
-What a family that GGUF files hold offers: `config_from_gguf(metadata, tensor_names)`,
-`places_from_gguf(config)` (canonical name -> where the file keeps it) and the fact
-`GGUF_INTERLEAVED_QK`; and `older_places_from_gguf(config)` where older files keep some elsewhere.
+What a family that GGUF files hold offers: `config_from_gguf(metadata, tensors)`,
+`places_from_gguf(config)` (canonical name -> where the file keeps it) and the facts
+`GGUF_INTERLEAVED_QK`, `GGUF_READ` (of the architecture's keys) and `GGUF_ROPE_TENSORS` (tensors of
+factors on rotary speeds that the config is made of); and `older_places_from_gguf(config)` where
+older files keep some elsewhere.
 One that Hugging Face directories hold: `config_from_huggingface(config_json)`,
 `places_from_huggingface(config)` (canonical name -> where the file keeps it) and the facts
 `HUGGINGFACE_PREFIX` (of tensor names, left out by some files), `HUGGINGFACE_IGNORED_TENSORS`
 (pattern -> why it is not read), and of the keys of config.json `HUGGINGFACE_READ`,
 `HUGGINGFACE_IGNORED` (key -> why) and `HUGGINGFACE_NEUTRAL` (key -> the only supported value); for
-writing one, `config_to_huggingface(config)` and the fact `HUGGINGFACE_ARCHITECTURE`. Where a
+writing one, `config_to_huggingface(config)` and the fact `HUGGINGFACE_ARCHITECTURE`. Where the
+tensors decide what config.json leaves open: `config_for_tensors(config, tensor_names)`. Where a
 checkpoint may hold layers that predict further tokens, `draft_tensors_from_huggingface(config)`
 names their tensors.
 A preset's family offers `preset()`.
@@ -21,6 +24,7 @@ from jaxkv.spec.config import ModelConfig
 from jaxkv.spec.errors import ConfigError
 
 _NAMES = (
+    "bart",
     "deepseek_v2",
     "deepseek_v3",
     "gemma2",
@@ -35,11 +39,13 @@ _NAMES = (
     "qwen3",
     "qwen3_moe",
     "reference",
+    "t5",
 )
 _FAMILIES = {name: f"jaxkv.spec.families.{name}" for name in _NAMES}
 _GGUF_ARCHITECTURES = {name: name for name in ("gemma3", "gpt2", "llama", "phi3", "qwen2", "qwen3")}
 _GGUF_ARCHITECTURES["deepseek2"] = "deepseek_v2"
 _HUGGINGFACE_MODEL_TYPES = {
+    "bart": "bart",
     "deepseek_v2": "deepseek_v2",
     "deepseek_v3": "deepseek_v3",
     "gemma2": "gemma2",
@@ -53,6 +59,7 @@ _HUGGINGFACE_MODEL_TYPES = {
     "qwen2": "qwen2",
     "qwen3": "qwen3",
     "qwen3_moe": "qwen3_moe",
+    "t5": "t5",
 }
 _PRESETS = {"reference": "reference"}
 
@@ -83,6 +90,11 @@ def huggingface_family(model_type: str) -> ModuleType:
     """
     known = _HUGGINGFACE_MODEL_TYPES
     return family(_look_up("huggingface_family", "model_type", model_type, known))
+
+
+def gguf_architectures() -> tuple[str, ...]:
+    """Return the architectures that `gguf_family` accepts."""
+    return tuple(_GGUF_ARCHITECTURES)
 
 
 def huggingface_model_types() -> tuple[str, ...]:

@@ -14,6 +14,8 @@ from jaxkv.spec.config_json import ConfigJson
 
 GGUF_INTERLEAVED_QK = False
 """The config says that pairs are interleaved; no row is permuted."""
+GGUF_READ = deepseek_gguf.READ
+GGUF_ROPE_TENSORS: tuple[str, ...] = ()
 HUGGINGFACE_ARCHITECTURE = "DeepseekV2ForCausalLM"
 HUGGINGFACE_PREFIX = llama_json.PREFIX
 HUGGINGFACE_IGNORED_TENSORS = llama_json.IGNORED_TENSORS
@@ -62,18 +64,18 @@ def config_to_huggingface(config: ModelConfig) -> dict[str, Any]:
     return keys | {"topk_method": "group_limited_greedy" if grouped else "greedy"}
 
 
-def config_from_gguf(metadata: Mapping[str, Any], tensor_names: Collection[str]) -> ModelConfig:
+def config_from_gguf(metadata: Mapping[str, Any], tensors: Collection[str]) -> ModelConfig:
     """Return the config that GGUF metadata of arch `deepseek2` describes, of v2 or v3.
 
     Args:
         metadata: Key -> value of the whole file.
-        tensor_names: GGUF names of the tensors in the file.
+        tensors: GGUF names of the tensors in the file.
 
     Raises:
         ConfigError: A key is missing or out of range, or a key or tensor changes the function in a
             way that is not supported; each is named.
     """
-    return deepseek_gguf.config(metadata, tensor_names)
+    return deepseek_gguf.config(metadata, tensors)
 
 
 def places_from_gguf(config: ModelConfig) -> dict[str, Place]:

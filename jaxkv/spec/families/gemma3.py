@@ -5,7 +5,7 @@ tokens unless the file says which, layers with a window turn by another base, an
 for those without.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from jaxkv.spec.checkpoint import Place
 from jaxkv.spec.config import Attention, ModelConfig, Norm, Rope
 from jaxkv.spec.config_json import ConfigJson
 from jaxkv.spec.gguf_keys import NEUTRAL, GgufKeys
-from jaxkv.spec.scaling import LinearScaling
+from jaxkv.spec.gguf_rope import Tensors
 
 GGUF_INTERLEAVED_QK = False
 """Only arch `llama` permutes rows."""
@@ -34,12 +34,11 @@ _GGUF_NAMES = llama_gguf.LAYER_NAMES | {
     "attn_post_norm": "post_attention_norm",
     "mlp_post_norm": "post_ffw_norm",
 }
-_GGUF_READ = llama_gguf.READ | {
+GGUF_ROPE_TENSORS: tuple[str, ...] = ()
+GGUF_READ = llama_gguf.READ | {
     "attention.sliding_window",
     "attention.sliding_window_pattern",
     "rope.freq_base_swa",
-    "rope.scaling.factor",
-    "rope.scaling.type",
 }
 # What llama.cpp takes where the file leaves it out, as published files do.
 _PATTERN, _SLIDING_THETA, _LAYERS_OF_27B = 6, 10_000.0, 62
@@ -105,7 +104,7 @@ def places_from_gguf(config: ModelConfig) -> dict[str, Place]:
     return llama_gguf.places(config, _GGUF_NAMES)
 
 
-def config_from_gguf(metadata: Mapping[str, Any], tensor_names: Collection[str]) -> ModelConfig:
+def config_from_gguf(metadata: Mapping[str, Any], tensors: Tensors) -> ModelConfig:
     """Return the config that GGUF metadata of arch `gemma3` describes.
 
     Its norms hold 1 + weight already. It leaves out which layers have no window (every sixth), the
@@ -114,44 +113,31 @@ def config_from_gguf(metadata: Mapping[str, Any], tensor_names: Collection[str])
 
     Args:
         metadata: Key -> value of the whole file.
-        tensor_names: GGUF names of the tensors in the file.
+        tensors: GGUF name of each tensor in the file -> a function that reads it.
 
     Raises:
         ConfigError: A key is missing or out of range, or a key or tensor changes the function in a
             way that is not supported; each is named.
     """
     keys = GgufKeys(metadata, "gemma3")
-    keys.check(_GGUF_READ, _without_scaling(NEUTRAL), tensor_names)
-    layers = llama_gguf.num_layers(keys, tensor_names, len(_GGUF_NAMES))
+    keys.check(GGUF_READ, NEUTRAL, tensors, rope_tensors=GGUF_ROPE_TENSORS)
+    layers = llama_gguf.num_layers(keys, tensors, len(_GGUF_NAMES))
     pattern = keys.whole("attention.sliding_window_pattern", _PATTERN)
-    full, sliding = _gguf_attentions(keys)
+    full, sliding = _gguf_attentions(keys, tensors)
     attentions = tuple(full if (i + 1) % pattern == 0 else sliding for i in range(layers))
-    plain = llama_gguf.decoder(keys, attentions, tensor_names, activation="gelu_tanh")
+    plain = llama_gguf.decoder(keys, attentions, tensors, activation="gelu_tanh")
     layers_with_norms = tuple(replace(layer, post_norms=True) for layer in plain.layers)
     return replace(plain, layers=layers_with_norms, scaled_embedding=True)
 
 
-def _gguf_attentions(keys: GgufKeys) -> tuple[Attention, Attention]:
+def _gguf_attentions(keys: GgufKeys, tensors: Tensors) -> tuple[Attention, Attention]:
     """Return the attention of layers without a window, and of those with one."""
     norm = Norm(kind="rms", eps=keys.number("attention.layer_norm_rms_epsilon"))
-    plain = llama_gguf.attention(keys, qk_norm=norm)
+    plain = llama_gguf.attention(keys, tensors, qk_norm=norm)
     if keys.whole("block_count") == _LAYERS_OF_27B:
         width = keys.whole("embedding_length") / keys.whole("attention.head_count")
         plain = replace(plain, score_width=width)
     assert plain.rope is not None  # `llama_gguf.attention` gives every attention one
     window = keys.whole("attention.sliding_window")
     theta = keys.number("rope.freq_base_swa", _SLIDING_THETA)
-    sliding = replace(plain, window=window, rope=replace(plain.rope, theta=theta))
-    return replace(plain, rope=_gguf_scaled(keys, plain.rope)), sliding
-
-
-def _gguf_scaled(keys: GgufKeys, rope: Rope) -> Rope:
-    kind = keys.metadata.get("gemma3.rope.scaling.type", "none")
-    if kind not in ("none", "linear"):
-        raise keys.fault("rope.scaling.type", "'none' or 'linear'", "Take another checkpoint.")
-    factor = keys.number("rope.scaling.factor", 1.0)
-    return replace(rope, scaling=LinearScaling(factor)) if kind == "linear" else rope
-
-
-def _without_scaling(neutral: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in neutral.items() if key not in _GGUF_READ}
+    return plain, replace(plain, window=window, rope=Rope(theta, plain.rope.rotary_dim))

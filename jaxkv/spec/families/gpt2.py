@@ -4,7 +4,7 @@ Source: transformers 5.24, `models/gpt2`: its Conv1D holds matrices (in, out), a
 queries, then all keys, then all values.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from jaxkv.spec import llama_gguf
@@ -13,6 +13,7 @@ from jaxkv.spec.config import Attention, Layer, Mlp, ModelConfig, Norm
 from jaxkv.spec.config_json import ACTIVATIONS, COMMON_IGNORED, COMMON_NEUTRAL, ConfigJson
 from jaxkv.spec.errors import ConfigError
 from jaxkv.spec.gguf_keys import NEUTRAL, GgufKeys
+from jaxkv.spec.gguf_rope import Tensors
 
 GGUF_INTERLEAVED_QK = False
 """Only arch `llama` permutes rows."""
@@ -68,7 +69,8 @@ _GGUF_NAMES = {
     "mlp.up": "ffn_up",
     "mlp.down": "ffn_down",
 }
-_GGUF_READ = {
+GGUF_ROPE_TENSORS: tuple[str, ...] = ()
+GGUF_READ = {
     "attention.head_count",
     "attention.head_count_kv",
     "attention.layer_norm_epsilon",
@@ -174,24 +176,28 @@ def places_from_gguf(config: ModelConfig) -> dict[str, Place]:
     return places
 
 
-def config_from_gguf(metadata: Mapping[str, Any], tensor_names: Collection[str]) -> ModelConfig:
+def config_from_gguf(metadata: Mapping[str, Any], tensors: Tensors) -> ModelConfig:
     """Return the config that GGUF metadata of arch `gpt2` describes.
 
     Args:
         metadata: Key -> value of the whole file.
-        tensor_names: GGUF names of the tensors in the file.
+        tensors: GGUF name of each tensor in the file -> a function that reads it.
 
     Raises:
         ConfigError: A key is missing or out of range, or a key or tensor changes the function in a
             way that is not supported; each is named.
     """
     keys = GgufKeys(metadata, "gpt2")
-    keys.check(_GGUF_READ, NEUTRAL, tensor_names)
+    keys.check(GGUF_READ, NEUTRAL, tensors, rope_tensors=GGUF_ROPE_TENSORS)
     width, heads = keys.whole("embedding_length"), keys.whole("attention.head_count")
-    if width % heads or keys.whole("attention.head_count_kv", heads) != heads:
+    if keys.whole("attention.head_count_kv", heads) != heads:
+        raise keys.fault(
+            "attention.head_count_kv", f"{heads} (as many as heads)", "Is the file complete?"
+        )
+    if width % heads:
         raise keys.fault(
             "attention.head_count",
-            f"a divisor of embedding_length {width}, and as many KV heads",
+            f"a divisor of embedding_length {width}",
             "Is the file complete?",
         )
     attention = Attention(
@@ -204,7 +210,7 @@ def config_from_gguf(metadata: Mapping[str, Any], tensor_names: Collection[str])
         out_bias=True,
     )
     mlp = Mlp(keys.whole("feed_forward_length"), "gelu_tanh", gated=False, bias=True)
-    layers = llama_gguf.num_layers(keys, tensor_names, _GGUF_TENSORS_A_LAYER)
+    layers = llama_gguf.num_layers(keys, tensors, _GGUF_TENSORS_A_LAYER)
     return ModelConfig(
         family="gpt2",
         vocab_size=llama_gguf.vocab_size(keys),
@@ -213,6 +219,6 @@ def config_from_gguf(metadata: Mapping[str, Any], tensor_names: Collection[str])
         layers=(Layer(attention, mlp),) * layers,
         norm=Norm(kind="layer", eps=keys.number("attention.layer_norm_epsilon")),
         learned_positions=True,
-        tied_head="output.weight" not in tensor_names,
+        tied_head="output.weight" not in tensors,
         head_bias=False,
     )

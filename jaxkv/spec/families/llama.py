@@ -3,20 +3,23 @@
 Sources: transformers 5.24, `models/llama`; llama.cpp for GGUF files of arch `llama`.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from jaxkv.spec import llama_gguf, llama_json
 from jaxkv.spec.config import Mlp, ModelConfig
 from jaxkv.spec.config_json import COMMON_NEUTRAL, ConfigJson
-from jaxkv.spec.gguf_keys import NEUTRAL, GgufKeys
+from jaxkv.spec.gguf_keys import NEUTRAL, ROPE_TENSORS, GgufKeys
+from jaxkv.spec.gguf_rope import Tensors
 
 GGUF_INTERLEAVED_QK = True
 """GGUF files of this family hold the rows of q and k permuted, pair by pair within each head: row
 2i of a head is channel i, row 2i + 1 is channel i + H/2. Rotary positions here turn (i, i + H/2),
 so each twin undoes it, by itself."""
 
+GGUF_ROPE_TENSORS: tuple[str, ...] = ROPE_TENSORS
+GGUF_READ = llama_gguf.READ
 HUGGINGFACE_ARCHITECTURE = "LlamaForCausalLM"
 HUGGINGFACE_PREFIX = llama_json.PREFIX
 HUGGINGFACE_IGNORED_TENSORS = llama_json.IGNORED_TENSORS
@@ -60,19 +63,19 @@ def config_to_huggingface(config: ModelConfig) -> dict[str, Any]:
     }
 
 
-def config_from_gguf(metadata: Mapping[str, Any], tensor_names: Collection[str]) -> ModelConfig:
+def config_from_gguf(metadata: Mapping[str, Any], tensors: Tensors) -> ModelConfig:
     """Return the config that GGUF metadata of arch `llama` describes.
 
     Args:
         metadata: Key -> value of the whole file.
-        tensor_names: GGUF names of the tensors in the file.
+        tensors: GGUF name of each tensor in the file -> a function that reads it.
 
     Raises:
         ConfigError: A key is missing or out of range, or a key or tensor changes the function in a
             way that is not supported; each is named.
     """
     keys = GgufKeys(metadata, "llama")
-    keys.check(llama_gguf.READ, NEUTRAL, tensor_names)
-    attention = llama_gguf.attention(keys)
-    layers = llama_gguf.num_layers(keys, tensor_names, len(llama_gguf.LAYER_NAMES))
-    return llama_gguf.decoder(keys, (attention,) * layers, tensor_names)
+    keys.check(GGUF_READ, NEUTRAL, tensors, rope_tensors=GGUF_ROPE_TENSORS)
+    attention = llama_gguf.attention(keys, tensors)
+    layers = llama_gguf.num_layers(keys, tensors, len(llama_gguf.LAYER_NAMES))
+    return llama_gguf.decoder(keys, (attention,) * layers, tensors)

@@ -4,14 +4,15 @@ Source: transformers 5.24, `models/phi3`: qkv_proj holds all queries, then keys,
 gate_up_proj all gates, then ups.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from jaxkv.spec import llama_gguf, llama_json, rope_json
 from jaxkv.spec.checkpoint import Place, Stored
 from jaxkv.spec.config import Layer, Mlp, ModelConfig
 from jaxkv.spec.config_json import COMMON_NEUTRAL, ConfigJson
-from jaxkv.spec.gguf_keys import NEUTRAL, WITHOUT_EFFECT, GgufKeys
+from jaxkv.spec.gguf_keys import NEUTRAL, GgufKeys
+from jaxkv.spec.gguf_rope import LONG, SHORT, Tensors
 from jaxkv.spec.scaling import LongScaling
 
 GGUF_INTERLEAVED_QK = False
@@ -19,7 +20,8 @@ GGUF_INTERLEAVED_QK = False
 HUGGINGFACE_ARCHITECTURE = "Phi3ForCausalLM"
 HUGGINGFACE_PREFIX = llama_json.PREFIX
 HUGGINGFACE_IGNORED_TENSORS = llama_json.IGNORED_TENSORS
-_GGUF_READ = llama_gguf.READ | {"attention.sliding_window"}
+GGUF_ROPE_TENSORS: tuple[str, ...] = (LONG, SHORT)
+GGUF_READ = llama_gguf.READ | {"attention.sliding_window"}
 # What a layer has at least: two norms, two packed matrices, two others.
 _GGUF_TENSORS_A_LAYER = 6
 HUGGINGFACE_READ = llama_json.READ | {
@@ -102,23 +104,21 @@ def places_from_gguf(config: ModelConfig) -> dict[str, Place]:
     return places
 
 
-def config_from_gguf(metadata: Mapping[str, Any], tensor_names: Collection[str]) -> ModelConfig:
+def config_from_gguf(metadata: Mapping[str, Any], tensors: Tensors) -> ModelConfig:
     """Return the config that GGUF metadata of arch `phi3` describes.
 
     Args:
         metadata: Key -> value of the whole file.
-        tensor_names: GGUF names of the tensors in the file.
+        tensors: GGUF name of each tensor in the file -> a function that reads it.
 
     Raises:
         ConfigError: A key is missing or out of range, or a key or tensor changes the function in a
             way that is not supported; each is named.
     """
     keys = GgufKeys(metadata, "phi3")
-    # The original length and its factor on cos and sin hold for rotary factors, which are refused.
-    unused = WITHOUT_EFFECT | {"rope.scaling.attn_factor"}
-    keys.check(_GGUF_READ, NEUTRAL, tensor_names, without_effect=unused)
+    keys.check(GGUF_READ, NEUTRAL, tensors, rope_tensors=GGUF_ROPE_TENSORS)
     key = "attention.sliding_window"
     window = keys.whole(key) if keys.has(key) else None
-    attention = llama_gguf.attention(keys, partial=True, window=window)
-    layers = llama_gguf.num_layers(keys, tensor_names, _GGUF_TENSORS_A_LAYER)
-    return llama_gguf.decoder(keys, (attention,) * layers, tensor_names)
+    attention = llama_gguf.attention(keys, tensors, partial=True, window=window)
+    layers = llama_gguf.num_layers(keys, tensors, _GGUF_TENSORS_A_LAYER)
+    return llama_gguf.decoder(keys, (attention,) * layers, tensors)

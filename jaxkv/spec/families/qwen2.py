@@ -3,7 +3,7 @@
 Source: transformers 5.24, `models/qwen2`.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -11,9 +11,12 @@ from jaxkv.spec import llama_gguf, llama_json
 from jaxkv.spec.config import ModelConfig
 from jaxkv.spec.config_json import COMMON_NEUTRAL, ConfigJson
 from jaxkv.spec.gguf_keys import NEUTRAL, GgufKeys
+from jaxkv.spec.gguf_rope import Tensors
 
 GGUF_INTERLEAVED_QK = False
 """Only arch `llama` permutes rows."""
+GGUF_ROPE_TENSORS: tuple[str, ...] = ()
+GGUF_READ = llama_gguf.READ
 HUGGINGFACE_ARCHITECTURE = "Qwen2ForCausalLM"
 HUGGINGFACE_PREFIX = llama_json.PREFIX
 HUGGINGFACE_IGNORED_TENSORS = llama_json.IGNORED_TENSORS
@@ -73,19 +76,19 @@ def windows(data: ConfigJson) -> tuple[int | None, ...]:
     )
 
 
-def config_from_gguf(metadata: Mapping[str, Any], tensor_names: Collection[str]) -> ModelConfig:
+def config_from_gguf(metadata: Mapping[str, Any], tensors: Tensors) -> ModelConfig:
     """Return the config that GGUF metadata of arch `qwen2` describes.
 
     Args:
         metadata: Key -> value of the whole file.
-        tensor_names: GGUF names of the tensors in the file.
+        tensors: GGUF name of each tensor in the file -> a function that reads it.
 
     Raises:
         ConfigError: A key is missing or out of range, or a key or tensor changes the function in a
             way that is not supported; each is named.
     """
     keys = GgufKeys(metadata, "qwen2")
-    keys.check(llama_gguf.READ, NEUTRAL, tensor_names)
-    attention = llama_gguf.attention(keys, qkv_bias=True)
-    layers = llama_gguf.num_layers(keys, tensor_names, len(llama_gguf.LAYER_NAMES) + len("qkv"))
-    return llama_gguf.decoder(keys, (attention,) * layers, tensor_names)
+    keys.check(GGUF_READ, NEUTRAL, tensors, rope_tensors=GGUF_ROPE_TENSORS)
+    attention = llama_gguf.attention(keys, tensors, qkv_bias=True)
+    layers = llama_gguf.num_layers(keys, tensors, len(llama_gguf.LAYER_NAMES) + len("qkv"))
+    return llama_gguf.decoder(keys, (attention,) * layers, tensors)

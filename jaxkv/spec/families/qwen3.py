@@ -3,7 +3,7 @@
 Source: transformers 5.24, `models/qwen3`; heads are 128 wide where the file does not say.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -13,9 +13,12 @@ from jaxkv.spec.config import ModelConfig, Norm
 from jaxkv.spec.config_json import COMMON_NEUTRAL, ConfigJson
 from jaxkv.spec.families.qwen2 import WINDOW_KEYS, windows, windows_to_json
 from jaxkv.spec.gguf_keys import NEUTRAL, GgufKeys
+from jaxkv.spec.gguf_rope import Tensors
 
 GGUF_INTERLEAVED_QK = False
 """Only arch `llama` permutes rows."""
+GGUF_ROPE_TENSORS: tuple[str, ...] = ()
+GGUF_READ = llama_gguf.READ
 HUGGINGFACE_ARCHITECTURE = "Qwen3ForCausalLM"
 HUGGINGFACE_PREFIX = llama_json.PREFIX
 HUGGINGFACE_IGNORED_TENSORS = llama_json.IGNORED_TENSORS
@@ -54,20 +57,20 @@ def places_from_gguf(config: ModelConfig) -> dict[str, Place]:
     return llama_gguf.places(config, _GGUF_NAMES)
 
 
-def config_from_gguf(metadata: Mapping[str, Any], tensor_names: Collection[str]) -> ModelConfig:
+def config_from_gguf(metadata: Mapping[str, Any], tensors: Tensors) -> ModelConfig:
     """Return the config that GGUF metadata of arch `qwen3` describes.
 
     Args:
         metadata: Key -> value of the whole file.
-        tensor_names: GGUF names of the tensors in the file.
+        tensors: GGUF name of each tensor in the file -> a function that reads it.
 
     Raises:
         ConfigError: A key is missing or out of range, or a key or tensor changes the function in a
             way that is not supported; each is named.
     """
     keys = GgufKeys(metadata, "qwen3")
-    keys.check(llama_gguf.READ, NEUTRAL, tensor_names)
+    keys.check(GGUF_READ, NEUTRAL, tensors, rope_tensors=GGUF_ROPE_TENSORS)
     norm = Norm(kind="rms", eps=keys.number("attention.layer_norm_rms_epsilon"))
-    attention = llama_gguf.attention(keys, qk_norm=norm)
-    layers = llama_gguf.num_layers(keys, tensor_names, len(_GGUF_NAMES))
-    return llama_gguf.decoder(keys, (attention,) * layers, tensor_names)
+    attention = llama_gguf.attention(keys, tensors, qk_norm=norm)
+    layers = llama_gguf.num_layers(keys, tensors, len(_GGUF_NAMES))
+    return llama_gguf.decoder(keys, (attention,) * layers, tensors)
