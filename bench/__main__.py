@@ -7,6 +7,7 @@ import sys
 BENCHES = (
     "capacity",
     "decode",
+    "gpu",
     "memory",
     "prefill",
     "reuse",

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from bench.runners import Runner
+from bench.runner import Runner
 from jaxkv.spec.source import open_source, open_tokenizer
 
 

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from bench.cases import CASE_HELP, CASES, Case, differing, prompts_of
 from bench.floors import products, step_bytes, step_floor, weight_read
 from bench.rows import Row, report, rows_of
-from bench.runners import Runner, subjects
+from bench.runner import Runner
+from bench.runners import subjects
 from bench.timing import Spread, interleaved, seconds
 from jaxkv.spec.config import ModelConfig
 from jaxkv.spec.source import open_source

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from bench.cases import CASE_HELP, CASES, Case, differing, prompts_of
 from bench.floors import products
 from bench.rows import Row, report, rows_of
-from bench.runners import Runner, subjects
+from bench.runner import Runner
+from bench.runners import subjects
 from bench.timing import interleaved, seconds
 from jaxkv.spec.source import open_source
 

@@ -3,7 +3,7 @@
 import argparse
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -112,6 +112,8 @@ def report(
     rows, found = list(rows), environment(precision=precision)
     console = Console(highlight=False)
     console.print(_table(rows, about))
+    for number, note in enumerate(notes_of(rows), 1):
+        console.print(f"[{number}] {note}", markup=False)
     if says:
         console.print(says)
     console.print(words(found))
@@ -124,26 +126,45 @@ def report(
         write(options.html, rows, about=about, says=says, environment=found, figures=figures or {})
 
 
+def notes_of(rows: Iterable[Row]) -> list[str]:
+    """Return what the rows' notes say, each once, in their order."""
+    return list(dict.fromkeys(row.note for row in rows if row.note))
+
+
+def with_ratios(rows: Iterable[Row], *, baseline: str) -> list[Row]:
+    """Return the rows with their ratios against the baseline's row of the same case and metric."""
+    rows = list(rows)
+    base = {(row.case, row.metric): row.median for row in rows if row.subject == baseline}
+    found = []
+    for row in rows:
+        against = base.get((row.case, row.metric))
+        ratio = against / row.median if against and row.median else None
+        found.append(replace(row, ratio=ratio))
+    return found
+
+
 def _table(rows: list[Row], about: str) -> Table:
     metrics = {(row.metric, row.unit) for row in rows}
     one = metrics.pop() if len(metrics) == 1 else None
     left = ["case", "subject"] if one else ["case", "subject", "metric"]
     shows_floor = any(row.floor_share is not None for row in rows)
     shows_ratio = any(row.ratio is not None for row in rows)
-    shows_note = any(row.note for row in rows)
     table = Table(title=f"{about}: {_measured(*one)}" if one else about)
     right = ["median", "low", "high"] + ["ratio"] * shows_ratio + ["of floor"] * shows_floor
     for column in left:
-        table.add_column(column)
+        table.add_column(column, overflow="fold")
     for column in right:
         table.add_column(column, justify="right")
-    if shows_note:
-        table.add_column("note")
+    notes = notes_of(rows)
+    if notes:
+        table.add_column("note", justify="right")
     for row in rows:
         cells = [row.case, row.subject] + [_measured(row.metric, row.unit)] * (one is None)
         cells += [_number(x) for x in (row.median, row.low, row.high)]
         cells += [_number(row.ratio)] * shows_ratio + [_number(row.floor_share)] * shows_floor
-        table.add_row(*cells, *[row.note] * shows_note)
+        if notes:
+            cells.append(f"\\[{notes.index(row.note) + 1}]" if row.note else "")
+        table.add_row(*cells)
     return table
 
 

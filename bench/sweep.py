@@ -12,7 +12,8 @@ from bench.decode import per_step
 from bench.floors import step_bytes, step_floor, weight_read
 from bench.room import available_bytes, out_of_memory
 from bench.rows import Row, missing, report, rows_of
-from bench.runners import Runner, subjects
+from bench.runner import Runner
+from bench.runners import subjects
 from bench.timing import interleaved
 from jaxkv.spec.source import open_source
 
