@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from crosscheck import assert_agree, close, decode, semantic
+from jaxkv.spec.config import Latent, Rope
 from jaxkv.spec.scaling import YarnScaling
 from jaxkv.spec.tiny_families import tiny_family
 from tests.latent.models import IDS, LAYOUTS, ragged, subject
@@ -46,8 +47,7 @@ def test_ragged_rows_are_those_of_the_numpy_decoder(twin):
 def test_prefill_expands_and_a_few_queries_absorb(twin):
     """V3's sizes: absorbing pays below 171 queries, and never where only new tokens are read."""
     is_absorbed = importlib.import_module(f"{twin}.latent").is_absorbed
-    latent = tiny_family("deepseek_v3").layers[0].attention.latent
-    latent = replace(latent, rank=512, nope_width=128, value_width=128)
+    latent = Latent(rank=512, nope_width=128, value_width=128, norm_eps=1e-6)
 
     assert [is_absorbed(latent, tokens=t, fresh=False) for t in (1, 170, 171)] == [
         True,
@@ -68,9 +68,7 @@ def test_scores_are_scaled_by_yarns_squared_factor(twin, mscale, squared):
     attention = tiny_family("deepseek_v3").layers[0].attention
     yarn = YarnScaling(40.0, 4096, mscale=1.0, mscale_all_dim=1.0)
     attention = replace(
-        attention,
-        rope=replace(attention.rope, scaling=yarn),
-        latent=replace(attention.latent, mscale=mscale),
+        attention, rope=Rope(100.0, 8, yarn), latent=Latent(24, 11, 14, 1e-6, mscale=mscale)
     )
 
     assert scale(attention) * math.sqrt(11 + 8) == pytest.approx(squared, rel=1e-5)
