@@ -178,9 +178,10 @@ def fit(report: MemoryReport, usable: int, workspace: int, reserve: int) -> Memo
 
 
 def _against_multi_head(config: ModelConfig, tokens: int, itemsize: int) -> tuple[str, str]:
-    sizes = {"batch": 1, "tokens": tokens, "itemsize": itemsize}
-    ours = memory.model_cache_bytes(config, **sizes)
-    theirs = memory.expanded_cache_bytes(config, **sizes)
+    ours, theirs = (
+        count(config, batch=1, tokens=tokens, itemsize=itemsize)
+        for count in (memory.model_cache_bytes, memory.expanded_cache_bytes)
+    )
     if ours == theirs:
         return "", ""
     baseline = "the same model with as many KV heads as query heads"

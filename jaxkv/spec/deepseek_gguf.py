@@ -9,6 +9,7 @@ all norms have one epsilon, yarn's factor on cos and sin is 1 and its squared on
 """
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
 from jaxkv.spec import llama_gguf
@@ -184,18 +185,20 @@ def _scaling(keys: GgufKeys) -> tuple[YarnScaling | None, float | None]:
     usual = "linear" if keys.metadata.get("deepseek2.rope.scaling.factor", 1.0) != 1.0 else "none"
     if keys.choice("rope.scaling.type", ("none", "yarn"), usual) == "none":
         return None, None
-    ends = {
-        name: keys.number(f"rope.scaling.yarn_{name}", default)
-        for name, default in (("beta_fast", 32.0), ("beta_slow", 1.0))
-    }
     factor = keys.number("rope.scaling.factor")
     context = keys.whole("context_length")
     original = keys.whole("rope.scaling.original_context_length", context)
+    yarn = YarnScaling(
+        factor,
+        original,
+        beta_fast=keys.number("rope.scaling.yarn_beta_fast", 32.0),
+        beta_slow=keys.number("rope.scaling.yarn_beta_slow", 1.0),
+    )
     if not keys.has("rope.scaling.yarn_log_multiplier"):
-        return YarnScaling(factor, original, attention_factor=1.0, **ends), None
+        return replace(yarn, attention_factor=1.0), None
     # The file holds 0.1 * mscale.
     mscale = 10 * keys.number("rope.scaling.yarn_log_multiplier")
-    return YarnScaling(factor, original, mscale=mscale, mscale_all_dim=mscale, **ends), mscale
+    return replace(yarn, mscale=mscale, mscale_all_dim=mscale), mscale
 
 
 def _gating(keys: GgufKeys) -> str:

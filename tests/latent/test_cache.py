@@ -1,7 +1,9 @@
 """What a cache of latents keeps, and that every verb holds for it."""
 
+import importlib
 import json
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -137,10 +139,7 @@ def test_generation_gives_the_ids_that_no_cache_gives(twin, layout):
 def test_values_beside_latents_are_refused(twin):
     caches = module(Cell(twin, "", ""), "caches")
     cache = caches.init(tiny_family("deepseek_v3"), batch=1, capacity=4, dtype="float32")
-    if twin == "jaxkv":
-        import jax.numpy as xp
-    else:
-        import torch as xp
+    xp: Any = importlib.import_module({"jaxkv": "jax.numpy", "torchkv": "torch"}[twin])
     cache, step = caches.begin(cache, xp.ones(1, dtype=xp.int32), T=1)
     q, k = xp.ones((1, 1, 6, 32), dtype=xp.float32), xp.ones((1, 1, 1, 32), dtype=xp.float32)
 

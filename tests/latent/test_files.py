@@ -17,12 +17,12 @@ from tests.spec.test_family_configs import read
 LATER = "model.layers.2"
 
 
-def directory(path, *, drafts=1, **more):
-    """Write a tiny model, further tensors beside it, and return the path."""
+def directory(path, names, *, drafts=1):
+    """Write a tiny model, further tensors of these names beside it, and return the path."""
     config = replace(tiny_family("deepseek_v3"), draft_layers=drafts)
     write_huggingface(path, config, random_arrays(config, 0))
     there = load_file(path / "model.safetensors")
-    save_file(there | {name: np.ones(1) for name in more}, path / "model.safetensors")
+    save_file(there | {name: np.ones(1) for name in names}, path / "model.safetensors")
     return path
 
 
@@ -35,7 +35,7 @@ def test_tensors_that_predict_further_tokens_are_known_and_left_out(tmp_path):
     }
     assert f"{LATER}.mlp.experts.7.down_proj.weight" in names
     assert all(name.startswith(LATER) for name in names)
-    kept = read_huggingface(directory(tmp_path / "m", **dict.fromkeys(names)))
+    kept = read_huggingface(directory(tmp_path / "m", names))
     assert kept.config.draft_layers == 1
     assert sorted(kept.weights) == sorted(random_arrays(kept.config, 0))
 
@@ -45,7 +45,7 @@ def test_tensors_that_predict_further_tokens_are_known_and_left_out(tmp_path):
 )
 def test_a_tensor_of_no_declared_name_is_refused(drafts, name, tmp_path):
     with pytest.raises(WeightError, match=r"weight 'model\.layers\.2\.eh_proj?\.weight' is extra"):
-        read_huggingface(directory(tmp_path / "m", drafts=drafts, **{name: None}))
+        read_huggingface(directory(tmp_path / "m", [name], drafts=drafts))
 
 
 @pytest.mark.parametrize(
