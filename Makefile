@@ -25,7 +25,7 @@ lint: $(READY)
 	$(BIN)/python -m pytest tests/repo
 
 crosscheck: $(READY)
-	$(ONE_THREAD) $(BIN)/crosscheck run jaxkv.subject:llama --against torchkv.subject:llama
+	@$(ONE_THREAD) $(BIN)/python -m bench.agreement
 
 bench: $(MODEL)
 	$(BIN)/python -m bench decode

@@ -7,9 +7,12 @@ import sys
 BENCHES = (
     "capacity",
     "decode",
+    "fragmentation",
     "gpu",
+    "layouts",
     "memory",
     "prefill",
+    "prefix",
     "reuse",
     "scores",
     "startup",

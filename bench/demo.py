@@ -65,7 +65,7 @@ def _generate(twin: str, checkpoint: Checkpoint, prompt: str) -> Shown:
             prompt,
             tokenizer.decode,
         )
-    report = command.measure(
+    report, _ = command.measure(
         lambda ids, budget: subject.generate([ids], budget),
         ids,
         NEW_TOKENS,

@@ -19,7 +19,7 @@ from crosscheck.programs.case import Append, Case
 from crosscheck.programs.case_json import case_to_json
 from crosscheck.programs.run import run_program
 from crosscheck.results import RelationResult
-from crosscheck.subjects.protocol import describe
+from crosscheck.subjects.protocol import describe, steady
 from crosscheck.working import FLOOR, K_MAX
 
 PROMPT, NEW, WAIVER = 6, 10, 0.05
@@ -89,7 +89,7 @@ def judge_greedy(
 
 def continuation(reference: Any, seed: int) -> tuple[NDArray, NDArray]:
     """Return prompts with the reference's own greedy continuation [B, T], and its logits."""
-    info = describe(reference)
+    info = steady(describe(reference))
     most = min(PROMPT + NEW, info.max_positions or PROMPT + NEW)
     ids_BT = sample_ids(info, seed, batch=2)[:, :PROMPT]
     logits_BTV = np.asarray(full_of(reference)(ids_BT))

@@ -88,7 +88,7 @@ class Job:
         try:
             if self._examples is None:
                 info = describe(self.oracle.candidate)
-                self._examples = iter(self.relation.cases(info, self.seed))
+                self._examples = iter(self.relation.examples(info, self.seed))
             case = next(self._examples, None)
         except Exception as error:
             # A relation's own code may be the user's: its slip is an error of this row alone.

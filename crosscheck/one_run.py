@@ -22,7 +22,7 @@ from crosscheck.programs.engine import search
 from crosscheck.relations.registry import RELATIONS, Relation, why_not
 from crosscheck.results import RelationResult, Report
 from crosscheck.subjects.guard import guarded
-from crosscheck.subjects.protocol import describe
+from crosscheck.subjects.protocol import SubjectInfo, describe, steady
 from crosscheck.working import judge_working, working_subject
 
 Progress = Callable[[str, int, int], None]
@@ -51,7 +51,7 @@ class Run:
         self.clock, self.seed, self.chosen = clock, seed, chosen
         self.info = describe(self.candidate)
         self.progress, self.done, self.total = progress, 0, 2 * len(chosen) + 1
-        self.notes = list(self.info.notes)
+        self.notes = [*self.info.notes, *_steady_words(self.info)]
         self.jobs: list[Job] = []
         self.oracle: Oracle | None = None
 
@@ -110,7 +110,7 @@ class Run:
                 late = self.clock.until(PROGRAMS)
                 found = search(
                     job.oracle.candidate,
-                    describe(job.oracle.candidate),
+                    steady(describe(job.oracle.candidate)),
                     job.stops,
                     programs=GENERATED,
                     deadline=late,
@@ -220,6 +220,15 @@ class Run:
         self.done = self.total if end else min(self.done + 1, self.total)
         if self.progress is not None:
             self.progress(name, self.done, self.total)
+
+
+def _steady_words(info: SubjectInfo) -> list[str]:
+    if info.steady is None:
+        return []
+    return [
+        f"beyond {info.steady} tokens a text's result depends on the steps that feed it: relations "
+        "between different steps are held to texts up to there"
+    ]
 
 
 def compared_words(jobs: list[Job]) -> str:

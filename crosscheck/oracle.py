@@ -8,7 +8,7 @@ Letters: B rows, T positions.
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,7 @@ from crosscheck.noise import (
     self_noise,
 )
 from crosscheck.relations.drive import encoder_of
-from crosscheck.subjects.protocol import SubjectInfo, describe
+from crosscheck.subjects.protocol import SubjectInfo, describe, steady
 
 SEMANTIC = 1e-9
 # How many times the measured floor a difference may be; and no tolerance beyond what the smallest
@@ -89,7 +89,7 @@ def examine(candidate: Any, reference: Any | None = None, *, seed: int = 0) -> O
         floor, cap, notes = max(floor, other), cap or other_cap, (*notes, *more)
     rtol = min(max(_least(dtype), ROOM * floor), max(WIDEST, _least(dtype)))
     wrong = _why_wrong(noise, describe(right).name)
-    checked, decoder = _check_decoder(right, ids_BT, rtol)
+    checked, decoder = _check_decoder(right, sample_ids(replace(info, steady=None), seed), rtol)
     return Oracle(
         candidate=left,
         reference=right,
@@ -126,7 +126,11 @@ def full_of(subject: Any, seed: int = 0) -> Callable[[NDArray], NDArray]:
 
 
 def sample_ids(info: SubjectInfo, seed: int, *, batch: int = 3) -> NDArray[np.int32]:
-    """Return texts that reach past small windows, within the model's positions."""
+    """Return texts that reach past small windows, within the model's positions.
+
+    Nor are they longer than those whose result does not depend on their steps.
+    """
+    info = steady(info)
     windows = [w for w in info.windows if w is not None and w <= 24]
     tokens = min(max([14, *(2 * w + 2 for w in windows)]), info.max_positions or 10**9)
     rng = np.random.default_rng(seed)
@@ -137,7 +141,8 @@ def remeasured(oracle: Oracle, ids_BT: NDArray) -> float:
     """Return the floor on other texts, for a difference that rounding alone might explain."""
     floor, full = oracle.floor, full_of(oracle.reference)
     base_BTV = np.asarray(full(ids_BT))
-    for shown in range(1, ids_BT.shape[1]):
+    is_steady = ids_BT.shape[1] <= (describe(oracle.reference).steady or ids_BT.shape[1])
+    for shown in range(1, ids_BT.shape[1] if is_steady else 1):
         other_BTV = np.asarray(full(ids_BT[:, :shown]))
         floor = max(floor, _apart(other_BTV, base_BTV[:, :shown], largest(base_BTV)))
     noise = self_noise(full, ids_BT)

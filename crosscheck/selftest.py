@@ -36,7 +36,7 @@ class _Bench:
         """Return a relation's examples, made once."""
         if relation.name not in self._cases:
             info = describe(self.oracle.candidate)
-            self._cases[relation.name] = tuple(relation.cases(info, self.seed))
+            self._cases[relation.name] = tuple(relation.examples(info, self.seed))
         return self._cases[relation.name]
 
     def holds(self, relation: Relation, number: int) -> bool:

@@ -11,6 +11,7 @@ _HOME = {
     "Decoder": "jaxkv.model",
     "Generated": "jaxkv.generation",
     "ModelConfig": "jaxkv.spec.config",
+    "PrefixStore": "jaxkv.caches.prefix",
     "Subject": "jaxkv.subject",
     "encode": "jaxkv.encoder",
     "forward": "jaxkv.model",

@@ -11,10 +11,12 @@ import numpy as np
 
 from jaxkv import caches, programs
 from jaxkv.caches import Cache
+from jaxkv.caches.prefix import Lease, PrefixStore
 from jaxkv.loop import Text, run
 from jaxkv.model import Decoder, params_of
 from jaxkv.planning import Plan
-from jaxkv.request import check, device_arrays, device_sources, new_cache
+from jaxkv.prefixed import abandoning, check_store, open_lease, whole_rows
+from jaxkv.request import Request, check, device_arrays, device_sources, new_cache
 from jaxkv.spec.errors import RequestError
 
 
@@ -32,6 +34,7 @@ class Generated:
             new one.
         logprobs: With `logprobs`, float32 for each new id: the natural logarithm of its probability
             under the model's own distribution, before temperature and filters.
+        reused_B: int32, prompt tokens of each row that a prefix store knew already.
     """
 
     tokens: list[list[int]]
@@ -41,6 +44,7 @@ class Generated:
     compilations: int | None
     cache: Cache | None
     logprobs: list[np.ndarray] | None
+    reused_B: np.ndarray
 
 
 def generate(
@@ -67,6 +71,9 @@ def generate(
     cache: Cache | None = None,
     consume: bool = False,
     keep_cache: bool = False,
+    store: PrefixStore | None = None,
+    adapter: str = "",
+    tenant: str = "",
 ) -> Generated:
     """Return each prompt continued by the most likely tokens, or by drawn ones.
 
@@ -106,6 +113,10 @@ def generate(
             consumed.
         consume: Let the program overwrite `cache`, which must not be used again. Saves a copy.
         keep_cache: Return the cache.
+        store: Where prefixes of earlier prompts and texts are looked up, and those of this request
+            kept. It brings the cache; results are those of a request without it.
+        adapter: What else changes the model's function, in the caller's words; see `PrefixStore`.
+        tenant: Whose texts may be looked up: the caller's salt.
 
     Raises:
         RequestError: The model is in training mode, or an argument is out of range; see `plan` and
@@ -116,6 +127,21 @@ def generate(
     Cost: compiles once for each bucket of prompt width and text length, counted in `compilations`.
     """
     _check_uncached(cached=cached, cache=cache, keep_cache=keep_cache)
+    check_store(
+        "generate",
+        model,
+        store,
+        adapter=adapter,
+        tenant=tenant,
+        cache=(cache, None),
+        keep_cache=(keep_cache, False),
+        cached=(cached, True),
+        capacity=(capacity, None),
+        layout=(layout, "contiguous"),
+        slack=(slack, 0),
+        page_size=(page_size, None),
+        layout_options=(layout_options, None),
+    )
     request = check(
         "generate",
         model,
@@ -126,7 +152,7 @@ def generate(
         encoder_mask_BE=encoder_mask_BE,
         end_ids=end_ids,
         cache=cache,
-        capacity=capacity,
+        capacity=capacity if store is None else store.capacity,
         sampling={
             "temperature": temperature,
             "top_k": top_k,
@@ -138,8 +164,11 @@ def generate(
     found = request.plan
     if not found.budget_B.any():
         return _nothing_new(found, cache if keep_cache else None, logprobs=logprobs)
-    own = cache is None
-    if cached and cache is None:
+    is_clean, lease = cache is None, None
+    if store is not None:
+        lease, request = open_lease(store, model, request, adapter=adapter, tenant=tenant)
+        cache = lease.cache
+    elif cached and cache is None:
         # Without keep_cache nobody sees the slots beyond the text, so they are not allocated.
         slots = found.capacity if keep_cache else found.reach
         cache = new_cache(
@@ -152,8 +181,33 @@ def generate(
             options=layout_options,
         )
     before = programs.PROGRAMS.traces
-    donate = ("cache",) if own or consume else ()
-    text, cache = programs.PROGRAMS.jitted(run, donate=donate)(
+    with abandoning(store, lease):
+        text, cache = _run(
+            model,
+            request,
+            cache,
+            clean=is_clean,
+            donate=is_clean or consume,
+            logprobs=logprobs,
+        )
+    traced = programs.PROGRAMS.traces - before
+    result = _collect(request.plan, lease, text, traced, cache if keep_cache else None)
+    if store is not None and lease is not None and cache is not None:
+        store.settle(lease, cache, result.tokens)
+    return result
+
+
+def _run(
+    model: Decoder,
+    request: Request,
+    cache: Cache | None,
+    *,
+    clean: bool,
+    donate: bool,
+    logprobs: bool,
+) -> tuple[Text, Cache | None]:
+    found = request.plan
+    text, cache = programs.PROGRAMS.jitted(run, donate=("cache",) if donate else ())(
         params_of(model),
         *device_arrays(request),
         cache,
@@ -162,13 +216,12 @@ def generate(
         reach=found.reach,
         fresh=not found.held_B.any(),
         rectangular=found.rectangular,
-        clean=own,
+        clean=clean,
         logprobs=logprobs,
     )
     if cache is not None:
         caches.check(cache)
-    traced = programs.PROGRAMS.traces - before
-    return _collect(found, text, traced, cache if keep_cache else None)
+    return text, cache
 
 
 def _nothing_new(found: Plan, cache: Cache | None, *, logprobs: bool) -> Generated:
@@ -176,10 +229,12 @@ def _nothing_new(found: Plan, cache: Cache | None, *, logprobs: bool) -> Generat
     rows = [row[:count].tolist() for row, count in pairs]
     none = [np.zeros(0, np.float32) for _ in rows] if logprobs else None
     nothing_B = np.zeros_like(found.count_B)
-    return Generated(rows, [[] for _ in rows], found.count_B, nothing_B, 0, cache, none)
+    return Generated(rows, [[] for _ in rows], found.count_B, nothing_B, 0, cache, none, nothing_B)
 
 
-def _collect(found: Plan, text: Text, compilations: int, cache: Cache | None) -> Generated:
+def _collect(
+    found: Plan, lease: Lease | None, text: Text, compilations: int, cache: Cache | None
+) -> Generated:
     tokens_BS, length_B = np.asarray(text.tokens_BS), np.asarray(text.length_B)
     spans = list(zip(found.count_B.tolist(), length_B.tolist(), strict=True))
     rows = [row[:end].tolist() for row, (_, end) in zip(tokens_BS, spans, strict=True)]
@@ -187,9 +242,20 @@ def _collect(found: Plan, text: Text, compilations: int, cache: Cache | None) ->
     logprobs = None
     if text.logprob_BS is not None:
         pairs = zip(np.asarray(text.logprob_BS), spans, strict=True)
-        logprobs = [row[count:end] for row, (count, end) in pairs]
-    forwarded_B = np.asarray(text.forwarded_B)
-    return Generated(rows, new, length_B, forwarded_B, compilations, cache, logprobs)
+        logprobs = [row[count:end].copy() for row, (count, end) in pairs]
+    # A copy: a view would keep the device array alive with the result.
+    forwarded_B = np.array(text.forwarded_B)
+    reused_B = np.zeros_like(found.count_B) if lease is None else lease.reused_B
+    return Generated(
+        whole_rows(lease, rows),
+        new,
+        length_B + reused_B,
+        forwarded_B,
+        compilations,
+        cache,
+        logprobs,
+        reused_B,
+    )
 
 
 def _check_uncached(*, cached: bool, cache: Cache | None, keep_cache: bool) -> None:

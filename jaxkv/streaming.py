@@ -11,9 +11,11 @@ import numpy as np
 
 from jaxkv import caches, programs
 from jaxkv.caches import Cache
+from jaxkv.caches.prefix import Lease, PrefixStore
 from jaxkv.loop import Text, extend, prefill, read_sources, start
 from jaxkv.model import Decoder, params_of
 from jaxkv.planning import CHUNK
+from jaxkv.prefixed import abandoning, check_store, open_lease, whole_rows
 from jaxkv.request import (
     Request,
     check,
@@ -25,6 +27,8 @@ from jaxkv.request import (
 from jaxkv.spec.errors import RequestError
 
 Progress = Callable[[int, int], None]
+# Prompt tokens in the cache, the texts, the cache.
+Part = tuple[int, Text, Cache]
 
 
 def stream(
@@ -51,6 +55,9 @@ def stream(
     layout_options: Mapping[str, Any] | None = None,
     cache: Cache | None = None,
     consume: bool = False,
+    store: PrefixStore | None = None,
+    adapter: str = "",
+    tenant: str = "",
 ) -> Iterator[list[list[int]]]:
     """Return an iterator over the tokens of `generate` as they come: for each row a list of ids.
 
@@ -84,6 +91,10 @@ def stream(
         layout_options: Of a cache made here.
         cache: Earlier tokens to continue from.
         consume: Let the programs overwrite `cache`.
+        store: Where prefixes are looked up, and those of this request kept when the iterator ends
+            or is closed; it is leased with the first item.
+        adapter: See `generate`.
+        tenant: See `generate`.
 
     Raises:
         RequestError: An argument is out of range; see `generate`.
@@ -99,6 +110,19 @@ def stream(
                 f"stream: {name} is {value!r}, expected a whole number of at least 1."
             )
     check_layout("stream", layout=layout, page_size=page_size, options=layout_options)
+    check_store(
+        "stream",
+        model,
+        store,
+        adapter=adapter,
+        tenant=tenant,
+        cache=(cache, None),
+        capacity=(capacity, None),
+        layout=(layout, "contiguous"),
+        slack=(slack, 0),
+        page_size=(page_size, None),
+        layout_options=(layout_options, None),
+    )
     request = check(
         "stream",
         model,
@@ -109,7 +133,7 @@ def stream(
         encoder_mask_BE=encoder_mask_BE,
         end_ids=end_ids,
         cache=cache,
-        capacity=capacity,
+        capacity=capacity if store is None else store.capacity,
         sampling={
             "temperature": temperature,
             "top_k": top_k,
@@ -132,8 +156,30 @@ def stream(
             options=layout_options,
         ), True
 
-    parts = _parts(model, request, open_cache, clean=cache is None, steps=steps, chunk=chunk)
-    return _items(parts, request, progress or (lambda done, total: None))
+    show, pieces = progress or (lambda done, total: None), {"steps": steps, "chunk": chunk}
+    if store is not None:
+        return _from_store(store, model, request, show, adapter=adapter, tenant=tenant, **pieces)
+    parts = _parts(model, request, open_cache, clean=cache is None, **pieces)
+    return _items(parts, request, show)
+
+
+def _from_store(
+    store: PrefixStore,
+    model: Decoder,
+    request: Request,
+    progress: Progress,
+    *,
+    adapter: str,
+    tenant: str,
+    **pieces: int,
+) -> Iterator[list[list[int]]]:
+    """Yield the items of a request on a store, which has its pages back in the end."""
+    lease, rest = open_lease(store, model, request, adapter=adapter, tenant=tenant)
+    with abandoning(store, lease, stopped=lambda: _settle(store, lease, seen)):
+        seen: list[Part] = []
+        parts = _parts(model, rest, lambda: (lease.cache, True), clean=True, **pieces)
+        yield from _items(_newest(parts, seen), rest, progress)
+    _settle(store, lease, seen)
 
 
 def _parts(
@@ -144,8 +190,8 @@ def _parts(
     clean: bool,
     steps: int,
     chunk: int,
-) -> Iterator[tuple[int, Text]]:
-    """Yield the texts after every program, and how many tokens of the prompts are in the cache."""
+) -> Iterator[Part]:
+    """Yield after every program how many prompt tokens are in the cache, texts and cache."""
     found = request.plan
     if not found.budget_B.any():
         return
@@ -175,7 +221,7 @@ def _parts(
             rectangular=found.rectangular,
             clean=clean or not is_first,
         )
-        yield min(at + width, longest), text
+        yield min(at + width, longest), text, cache
     while np.asarray(text.active_B).any():
         text, cache = jitted(extend, donate=("cache",))(
             params,
@@ -186,12 +232,12 @@ def _parts(
             config=model.config,
             rectangular=found.rectangular,
         )
-        yield longest, text
+        yield longest, text, cache
     caches.check(cache)
 
 
 def _items(
-    parts: Iterator[tuple[int, Text]], request: Request, progress: Progress
+    parts: Iterator[Part], request: Request, progress: Progress
 ) -> Iterator[list[list[int]]]:
     """Yield what is new in each part, once every prompt is in the cache."""
     found = request.plan
@@ -201,7 +247,7 @@ def _items(
     )
     total = longest + int(found.budget_B.max())
     shown = list(counts)
-    for done, text in parts:
+    for done, text, _ in parts:
         ends = np.asarray(text.length_B).tolist()
         new = max(end - count for end, count in zip(ends, counts, strict=True))
         if done < longest:
@@ -212,3 +258,20 @@ def _items(
         rows = np.asarray(text.tokens_BS).tolist()
         yield [row[a:b] for row, a, b in zip(rows, shown, ends, strict=True)]
         shown = ends
+
+
+def _newest(parts: Iterator[Part], seen: list[Part]) -> Iterator[Part]:
+    """Yield the parts, and keep the newest in `seen`: the earlier caches are consumed."""
+    for part in parts:
+        seen[:] = [part]
+        yield part
+
+
+def _settle(store: PrefixStore, lease: Lease, seen: list[Part]) -> None:
+    if not seen:
+        store.abandon(lease)
+        return
+    _, text, cache = seen[0]
+    tokens, ends = np.asarray(text.tokens_BS).tolist(), np.asarray(text.length_B).tolist()
+    rows = [row[:end] for row, end in zip(tokens, ends, strict=True)]
+    store.settle(lease, cache, whole_rows(lease, rows))

@@ -5,7 +5,7 @@ Numpy at the boundary, opaque state.
 Letters: B rows, T tokens, S slots, K key/value heads, H head width, V vocabulary.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -14,24 +14,23 @@ import numpy as np
 
 from jaxkv import caches
 from jaxkv.caches import Cache, Source
-from jaxkv.generation import Generated, generate
 from jaxkv.model import Decoder
 from jaxkv.spec.errors import RequestError
 from jaxkv.spec.identity import weights_hash
 from jaxkv.spec.tiny import open_subject
-from jaxkv.streaming import stream
 from jaxkv.testing import states, variants
 from jaxkv.testing.driver import Driver
 from jaxkv.testing.explicit_state import ExplicitState
 from jaxkv.testing.info import KV, SubjectInfo, describe
 from jaxkv.testing.inputs import check_points, check_room, encoder_inputs, read_tokens
 from jaxkv.testing.states import State
+from jaxkv.testing.texts import Texts
 from jaxkv.weights import from_arrays, to_arrays
 
 __all__ = ["KV", "Subject", "SubjectInfo", "factory"]
 
 
-class Subject:
+class Subject(Texts):
     """A decoder with a cache layout, driven by numpy arrays.
 
     A state whose step was given positions or visibility goes on as an `ExplicitState`, whatever the
@@ -313,27 +312,6 @@ class Subject:
         arrays = to_arrays(self.model)
         wide = {name: array.astype(np.float64) for name, array in arrays.items()}
         return self.model.config.to_dict(), wide
-
-    def generate(
-        self, prompts: Any, max_new_tokens: int | Sequence[int], **options: Any
-    ) -> Generated:
-        """Return the prompts continued on this subject's layout."""
-        return generate(self.model, prompts, max_new_tokens=max_new_tokens, **self._on, **options)
-
-    def stream(
-        self, prompts: Any, max_new_tokens: int | Sequence[int], **options: Any
-    ) -> Iterator[list[list[int]]]:
-        """Return an iterator over the same tokens as they come."""
-        return stream(self.model, prompts, max_new_tokens=max_new_tokens, **self._on, **options)
-
-    @property
-    def _on(self) -> dict[str, Any]:
-        return {
-            "layout": self.layout,
-            "page_size": self.page_size,
-            "layout_options": self.layout_options,
-            "slack": self.slack,
-        }
 
     def _remade(self, model: Decoder | None = None, *, suffix: str, **changes: Any) -> "Subject":
         kept = {**self._on, "notes": self.notes, "compiled": self.compiled}

@@ -11,6 +11,7 @@ _HOME = {
     "Decoder": "torchkv.model",
     "Generated": "torchkv.generation",
     "ModelConfig": "jaxkv.spec.config",
+    "PrefixStore": "torchkv.caches.prefix",
     "Subject": "torchkv.subject",
     "encode": "torchkv.encoder",
     "forward": "torchkv.model",

@@ -2,13 +2,15 @@
 
 import argparse
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from jaxkv.spec import command
+from jaxkv.spec import command, command_cache
 from jaxkv.spec.checkpoint import Checkpoint
 
 if TYPE_CHECKING:
+    from jaxkv.spec.identity import Identity
+    from torchkv.caches import Cache
     from torchkv.generation import Generated
     from torchkv.model import Decoder
 
@@ -26,11 +28,24 @@ class Engine:
         model: The decoder.
         asked: Arguments of `generate` and `stream`.
         cached: Whether `generate` keeps a cache.
+        keeps: Whether `generate` returns it, for `save`.
+        tenant: Whose caches are saved and loaded.
+        held: A saved cache that prompts go on from.
+        held_ids: The prompt tokens that it holds.
     """
 
     model: "Decoder"
     asked: dict[str, Any]
     cached: bool
+    keeps: bool = False
+    tenant: str = ""
+    held: "Cache | None" = None
+    held_ids: tuple[int, ...] = ()
+
+    @property
+    def reused(self) -> int:
+        """Prompt tokens that a saved cache holds."""
+        return len(self.held_ids)
 
     def generate(self, prompt_ids: Sequence[int], budget: int) -> "Generated":
         """Return the continuation."""
@@ -41,6 +56,8 @@ class Engine:
             **self._texts(prompt_ids),
             max_new_tokens=budget,
             cached=self.cached,
+            keep_cache=self.keeps,
+            cache=self.held,
             **self.asked,
         )
 
@@ -55,8 +72,49 @@ class Engine:
             **self._texts(prompt_ids),
             max_new_tokens=budget,
             progress=progress,
+            cache=self.held,
             **self.asked,
         )
+
+    def load(self, path: str, prompt_ids: Sequence[int]) -> "Engine":
+        """Return an engine that goes on from a saved cache with whose text the prompt begins.
+
+        Raises:
+            SourceError: The file is none of this model, layout or tenant, or of another text.
+            ShapeError: It has another form, as of another page size.
+        """
+        import torch
+
+        from torchkv import caches
+
+        saved = caches.peek(path)
+        reused = command_cache.reused_of(saved, prompt_ids, path)
+        names = ("layout", "page_size", "slack")
+        form = {name: self.asked[name] for name in names if self.asked[name] is not None}
+        form |= self.asked.get("layout_options") or {}
+        like = caches.init(
+            self.model.config,
+            batch=1,
+            capacity=saved.capacity,
+            dtype=self.model.dtype,
+            **form,
+        )
+        cache = caches.load(path, like, identity=self._identity())
+        length_B = torch.tensor([reused], dtype=torch.int32)
+        held = caches.rollback(cache, length_B)
+        return replace(self, held=held, held_ids=tuple(prompt_ids[:reused]))
+
+    def save(self, path: str, outcome: "Generated") -> None:
+        """Write the cache of what was generated, and of its prompt, to a file.
+
+        Raises:
+            SourceError: The file cannot be written.
+        """
+        from torchkv import caches
+
+        assert outcome.cache is not None  # `generate` was asked to keep it
+        text = [*self.held_ids, *outcome.tokens[0]][: int(outcome.cache.length_B[0])]
+        caches.save(outcome.cache, path, identity=self._identity(), tokens=[text])
 
     def score(
         self, texts_ids: Sequence[Sequence[int]], encoder: Sequence[Sequence[int]] | None = None
@@ -69,7 +127,12 @@ class Engine:
     def _texts(self, prompt_ids: Sequence[int]) -> dict[str, Any]:
         """Return the prompt as what it is to the model: the decoder's text, or its encoder's."""
         name = "prompts" if self.model.config.encoder is None else "encoder"
-        return {name: [prompt_ids]}
+        return {name: [prompt_ids[self.reused :]]}
+
+    def _identity(self) -> "Identity":
+        from torchkv.identity import identity_of
+
+        return identity_of(self.model, layout=self.asked["layout"], tenant=self.tenant)
 
 
 def prepare(options: argparse.Namespace, checkpoint: Checkpoint) -> Engine:
@@ -87,8 +150,11 @@ def prepare(options: argparse.Namespace, checkpoint: Checkpoint) -> Engine:
         interleaved_qk=checkpoint.interleaved_qk,
     )
     is_score = options.command == "score"
-    asked = {} if is_score else command.asked(options, checkpoint)
-    return Engine(model, asked, cached=is_score or not options.no_cache)
+    if is_score:
+        return Engine(model, {}, cached=True)
+    asked = command.asked(options, checkpoint)
+    keeps = options.save_cache is not None
+    return Engine(model, asked, not options.no_cache, keeps=keeps, tenant=options.tenant)
 
 
 if __name__ == "__main__":

@@ -13,10 +13,12 @@ import torch
 from jaxkv.spec.errors import RequestError
 from torchkv import caches
 from torchkv.caches import Cache
+from torchkv.caches.prefix import Lease, PrefixStore
 from torchkv.loop import Text, run
 from torchkv.model import Decoder, params_of
 from torchkv.planning import Plan
-from torchkv.request import check, device_arrays, device_sources, new_cache
+from torchkv.prefixed import abandoning, check_store, open_lease, whole_rows
+from torchkv.request import Request, check, device_arrays, device_sources, new_cache
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,7 @@ class Generated:
             new one.
         logprobs: With `logprobs`, float32 for each new id: the natural logarithm of its probability
             under the model's own distribution, before temperature and filters.
+        reused_B: int32, prompt tokens of each row that a prefix store knew already.
     """
 
     tokens: list[list[int]]
@@ -42,6 +45,7 @@ class Generated:
     compilations: int | None
     cache: Cache | None
     logprobs: list[np.ndarray] | None
+    reused_B: np.ndarray
 
 
 @torch.no_grad()
@@ -69,6 +73,9 @@ def generate(
     cache: Cache | None = None,
     consume: bool = False,
     keep_cache: bool = False,
+    store: PrefixStore | None = None,
+    adapter: str = "",
+    tenant: str = "",
 ) -> Generated:
     """Return each prompt continued by the most likely tokens, or by drawn ones.
 
@@ -107,6 +114,10 @@ def generate(
             consumed.
         consume: Write on in the buffers of `cache`, which must not be used again. Saves a copy.
         keep_cache: Return the cache.
+        store: Where prefixes of earlier prompts and texts are looked up, and those of this request
+            kept. It brings the cache; results are those of a request without it.
+        adapter: What else changes the model's function, in the caller's words; see `PrefixStore`.
+        tenant: Whose texts may be looked up: the caller's salt.
 
     Raises:
         RequestError: The model is in training mode, or an argument is out of range; see `plan` and
@@ -115,6 +126,21 @@ def generate(
         ShapeError: The prompts or the cache do not fit the model.
     """
     _check_uncached(cached=cached, cache=cache, keep_cache=keep_cache)
+    check_store(
+        "generate",
+        model,
+        store,
+        adapter=adapter,
+        tenant=tenant,
+        cache=(cache, None),
+        keep_cache=(keep_cache, False),
+        cached=(cached, True),
+        capacity=(capacity, None),
+        layout=(layout, "contiguous"),
+        slack=(slack, 0),
+        page_size=(page_size, None),
+        layout_options=(layout_options, None),
+    )
     request = check(
         "generate",
         model,
@@ -125,7 +151,7 @@ def generate(
         encoder_mask_BE=encoder_mask_BE,
         end_ids=end_ids,
         cache=cache,
-        capacity=capacity,
+        capacity=capacity if store is None else store.capacity,
         sampling={
             "temperature": temperature,
             "top_k": top_k,
@@ -137,10 +163,13 @@ def generate(
     found = request.plan
     if not found.budget_B.any():
         return _nothing_new(found, cache if keep_cache else None, logprobs=logprobs)
-    own = cache is None
-    if cache is not None and not consume:
+    is_clean, lease = cache is None, None
+    if store is not None:
+        lease, request = open_lease(store, model, request, adapter=adapter, tenant=tenant)
+        cache = lease.cache
+    elif cache is not None and not consume:
         cache = caches.fork(cache)
-    if cached and cache is None:
+    elif cached and cache is None:
         slots = found.capacity if keep_cache else found.reach
         cache = new_cache(
             model,
@@ -151,6 +180,18 @@ def generate(
             page_size=page_size,
             options=layout_options,
         )
+    with abandoning(store, lease):
+        text, cache = _run(model, request, cache, clean=is_clean, logprobs=logprobs)
+    result = _collect(request.plan, lease, text, cache if keep_cache else None)
+    if store is not None and lease is not None and cache is not None:
+        store.settle(lease, cache, result.tokens)
+    return result
+
+
+def _run(
+    model: Decoder, request: Request, cache: Cache | None, *, clean: bool, logprobs: bool
+) -> tuple[Text, Cache | None]:
+    found = request.plan
     text, cache = run(
         params_of(model),
         *device_arrays(request, model.embed.device),
@@ -160,12 +201,12 @@ def generate(
         reach=found.reach,
         fresh=not found.held_B.any(),
         rectangular=found.rectangular,
-        clean=own,
+        clean=clean,
         logprobs=logprobs,
     )
     if cache is not None:
         caches.check(cache)
-    return _collect(found, text, cache if keep_cache else None)
+    return text, cache
 
 
 def _nothing_new(found: Plan, cache: Cache | None, *, logprobs: bool) -> Generated:
@@ -173,19 +214,33 @@ def _nothing_new(found: Plan, cache: Cache | None, *, logprobs: bool) -> Generat
     rows = [ids[:count] for ids, count in zip(found.ids_BT.tolist(), counts, strict=True)]
     none = [np.zeros(0, np.float32) for _ in rows] if logprobs else None
     nothing_B = np.zeros_like(found.count_B)
-    return Generated(rows, [[] for _ in rows], found.count_B, nothing_B, None, cache, none)
+    return Generated(
+        rows, [[] for _ in rows], found.count_B, nothing_B, None, cache, none, nothing_B
+    )
 
 
-def _collect(found: Plan, text: Text, cache: Cache | None) -> Generated:
+def _collect(found: Plan, lease: Lease | None, text: Text, cache: Cache | None) -> Generated:
     lengths, counts = text.length_B.tolist(), found.count_B.tolist()
     rows = [ids[:n] for ids, n in zip(text.tokens_BS.tolist(), lengths, strict=True)]
     new = [row[count:] for row, count in zip(rows, counts, strict=True)]
     logprobs = None
     if text.logprob_BS is not None:
         each = zip(text.logprob_BS.cpu().numpy(), counts, lengths, strict=True)
-        logprobs = [row[count:length] for row, count, length in each]
-    length_B, forwarded_B = (x_B.cpu().numpy() for x_B in (text.length_B, text.forwarded_B))
-    return Generated(rows, new, length_B, forwarded_B, None, cache, logprobs)
+        logprobs = [row[count:length].copy() for row, count, length in each]
+    # Copies: a view would keep the tensor alive with the result.
+    both = (text.length_B, text.forwarded_B)
+    length_B, forwarded_B = (x_B.cpu().numpy().copy() for x_B in both)
+    reused_B = np.zeros_like(found.count_B) if lease is None else lease.reused_B
+    return Generated(
+        whole_rows(lease, rows),
+        new,
+        length_B + reused_B,
+        forwarded_B,
+        None,
+        cache,
+        logprobs,
+        reused_B,
+    )
 
 
 def _check_uncached(*, cached: bool, cache: Cache | None, keep_cache: bool) -> None:

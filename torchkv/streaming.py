@@ -12,9 +12,11 @@ import torch
 from jaxkv.spec.errors import RequestError
 from torchkv import caches
 from torchkv.caches import Cache
+from torchkv.caches.prefix import Lease, PrefixStore
 from torchkv.loop import Text, extend, prefill, read_sources, start
 from torchkv.model import Decoder, params_of
 from torchkv.planning import CHUNK
+from torchkv.prefixed import abandoning, check_store, open_lease, whole_rows
 from torchkv.request import (
     Request,
     check,
@@ -25,6 +27,8 @@ from torchkv.request import (
 )
 
 Progress = Callable[[int, int], None]
+# Prompt tokens in the cache, the texts, the cache.
+Part = tuple[int, Text, Cache]
 
 
 def stream(
@@ -51,6 +55,9 @@ def stream(
     layout_options: Mapping[str, Any] | None = None,
     cache: Cache | None = None,
     consume: bool = False,
+    store: PrefixStore | None = None,
+    adapter: str = "",
+    tenant: str = "",
 ) -> Iterator[list[list[int]]]:
     """Return an iterator over the tokens of `generate` as they come: for each row a list of ids.
 
@@ -84,6 +91,10 @@ def stream(
         layout_options: Of a cache made here.
         cache: Earlier tokens to continue from.
         consume: Write on in the buffers of `cache`, which must not be used again.
+        store: Where prefixes are looked up, and those of this request kept when the iterator ends
+            or is closed; it is leased with the first item.
+        adapter: See `generate`.
+        tenant: See `generate`.
 
     Raises:
         RequestError: An argument is out of range; see `generate`.
@@ -96,6 +107,19 @@ def stream(
                 f"stream: {name} is {value!r}, expected a whole number of at least 1."
             )
     check_layout("stream", layout=layout, page_size=page_size, options=layout_options)
+    check_store(
+        "stream",
+        model,
+        store,
+        adapter=adapter,
+        tenant=tenant,
+        cache=(cache, None),
+        capacity=(capacity, None),
+        layout=(layout, "contiguous"),
+        slack=(slack, 0),
+        page_size=(page_size, None),
+        layout_options=(layout_options, None),
+    )
     request = check(
         "stream",
         model,
@@ -106,7 +130,7 @@ def stream(
         encoder_mask_BE=encoder_mask_BE,
         end_ids=end_ids,
         cache=cache,
-        capacity=capacity,
+        capacity=capacity if store is None else store.capacity,
         sampling={
             "temperature": temperature,
             "top_k": top_k,
@@ -129,8 +153,30 @@ def stream(
             options=layout_options,
         )
 
-    parts = _parts(model, request, open_cache, clean=cache is None, steps=steps, chunk=chunk)
-    return _items(parts, request, progress or (lambda done, total: None))
+    show, pieces = progress or (lambda done, total: None), {"steps": steps, "chunk": chunk}
+    if store is not None:
+        return _from_store(store, model, request, show, adapter=adapter, tenant=tenant, **pieces)
+    parts = _parts(model, request, open_cache, clean=cache is None, **pieces)
+    return _items(parts, request, show)
+
+
+def _from_store(
+    store: PrefixStore,
+    model: Decoder,
+    request: Request,
+    progress: Progress,
+    *,
+    adapter: str,
+    tenant: str,
+    **pieces: int,
+) -> Iterator[list[list[int]]]:
+    """Yield the items of a request on a store, which has its pages back in the end."""
+    lease, rest = open_lease(store, model, request, adapter=adapter, tenant=tenant)
+    with abandoning(store, lease, stopped=lambda: _settle(store, lease, seen)):
+        seen: list[Part] = []
+        parts = _parts(model, rest, lambda: lease.cache, clean=True, **pieces)
+        yield from _items(_newest(parts, seen), rest, progress)
+    _settle(store, lease, seen)
 
 
 def _parts(
@@ -141,8 +187,8 @@ def _parts(
     clean: bool,
     steps: int,
     chunk: int,
-) -> Iterator[tuple[int, Text]]:
-    """Yield the texts after every piece, and how many tokens of the prompts are in the cache."""
+) -> Iterator[Part]:
+    """Yield after every piece how many prompt tokens are in the cache, texts and cache."""
     found = request.plan
     if not found.budget_B.any():
         return
@@ -171,7 +217,7 @@ def _parts(
             rectangular=found.rectangular,
             clean=clean or not is_first,
         )
-        yield min(at + width, longest), text
+        yield min(at + width, longest), text, cache
     while bool(text.active_B.any()):
         text, cache = extend(
             params,
@@ -182,12 +228,12 @@ def _parts(
             config=model.config,
             rectangular=found.rectangular,
         )
-        yield longest, text
+        yield longest, text, cache
     caches.check(cache)
 
 
 def _items(
-    parts: Iterator[tuple[int, Text]], request: Request, progress: Progress
+    parts: Iterator[Part], request: Request, progress: Progress
 ) -> Iterator[list[list[int]]]:
     """Yield what is new in each part, once every prompt is in the cache."""
     found = request.plan
@@ -197,7 +243,7 @@ def _items(
     )
     total = longest + int(found.budget_B.max())
     shown = list(counts)
-    for done, text in parts:
+    for done, text, _ in parts:
         ends = text.length_B.tolist()
         new = max(end - count for end, count in zip(ends, counts, strict=True))
         if done < longest:
@@ -208,3 +254,20 @@ def _items(
         rows = text.tokens_BS.tolist()
         yield [row[a:b] for row, a, b in zip(rows, shown, ends, strict=True)]
         shown = ends
+
+
+def _newest(parts: Iterator[Part], seen: list[Part]) -> Iterator[Part]:
+    """Yield the parts, and keep the newest in `seen`: the earlier caches are consumed."""
+    for part in parts:
+        seen[:] = [part]
+        yield part
+
+
+def _settle(store: PrefixStore, lease: Lease, seen: list[Part]) -> None:
+    if not seen:
+        store.abandon(lease)
+        return
+    _, text, cache = seen[0]
+    tokens, ends = text.tokens_BS.tolist(), text.length_B.tolist()
+    rows = [row[:end] for row, end in zip(tokens, ends, strict=True)]
+    store.settle(lease, cache, whole_rows(lease, rows))

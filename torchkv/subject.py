@@ -5,7 +5,7 @@ Numpy at the boundary, opaque state.
 Letters: B rows, T tokens, S slots, K key/value heads, H head width, V vocabulary.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -16,21 +16,20 @@ from jaxkv.spec.identity import weights_hash
 from jaxkv.spec.tiny import open_subject
 from torchkv import caches
 from torchkv.caches import Cache, Source
-from torchkv.generation import Generated, generate
 from torchkv.model import Decoder
-from torchkv.streaming import stream
 from torchkv.testing import states, variants
 from torchkv.testing.driver import Driver
 from torchkv.testing.explicit_state import ExplicitState
 from torchkv.testing.info import KV, SubjectInfo, describe
 from torchkv.testing.inputs import check_points, check_room, encoder_inputs, read_tokens
 from torchkv.testing.states import State
+from torchkv.testing.texts import Texts
 from torchkv.weights import from_arrays, to_arrays
 
 __all__ = ["KV", "Subject", "SubjectInfo", "factory"]
 
 
-class Subject:
+class Subject(Texts):
     """A decoder with a cache layout, driven by numpy arrays.
 
     A state that was stepped on is consumed; `fork` keeps a copy. One whose step was given positions
@@ -313,27 +312,6 @@ class Subject:
         arrays = to_arrays(self.model)
         wide = {name: array.astype(np.float64) for name, array in arrays.items()}
         return self.model.config.to_dict(), wide
-
-    def generate(
-        self, prompts: Any, max_new_tokens: int | Sequence[int], **options: Any
-    ) -> Generated:
-        """Return the prompts continued on this subject's layout."""
-        return generate(self.model, prompts, max_new_tokens=max_new_tokens, **self._on, **options)
-
-    def stream(
-        self, prompts: Any, max_new_tokens: int | Sequence[int], **options: Any
-    ) -> Iterator[list[list[int]]]:
-        """Return an iterator over the same tokens as they come."""
-        return stream(self.model, prompts, max_new_tokens=max_new_tokens, **self._on, **options)
-
-    @property
-    def _on(self) -> dict[str, Any]:
-        return {
-            "layout": self.layout,
-            "page_size": self.page_size,
-            "layout_options": self.layout_options,
-            "slack": self.slack,
-        }
 
     def _remade(self, model: Decoder | None = None, *, suffix: str, **changes: Any) -> "Subject":
         kept = {**self._on, "notes": self.notes, "compiled": self.compiled}

@@ -23,7 +23,7 @@ def narrowest(info: SubjectInfo) -> int:
 
 def ring_size(info: SubjectInfo) -> int:
     """Return how many tokens the smallest ring holds; more than any text where there is none."""
-    return min(windows_of(info), default=2**31)
+    return min(windows_of(info), default=2**30)
 
 
 def common(info: SubjectInfo) -> int | None:

@@ -11,6 +11,7 @@ from crosscheck.faults.bands import band, common, for_rows
 from crosscheck.faults.planted import Call, Held, Planted
 from crosscheck.faults.positions import within
 from crosscheck.faults.registry import fault
+from crosscheck.relations.drive import ROOM
 
 
 class Twice(Planted):
@@ -30,10 +31,14 @@ class Twice(Planted):
 
 
 def roomy(planted: Planted, capacity: int | None) -> int | None:
-    """Return four times the room, within the model's positions."""
+    """Return four times the room, within the model's positions.
+
+    A small one becomes the one that others ask for too, so that a compiled subject compiles little.
+    """
     if capacity is None:
         return None
-    return min(4 * capacity, max(capacity, planted.facts.max_positions or 4 * capacity))
+    wanted = ROOM if capacity <= ROOM else 4 * capacity
+    return min(wanted, max(capacity, planted.facts.max_positions or wanted))
 
 
 def fits(planted: Planted, held: Held, more: int) -> bool:
@@ -190,7 +195,9 @@ class Stale(Planted):
     def init(self, batch: int, capacity: int | None = None, **options: Any) -> Held:
         """Return a state that is empty only the first time."""
         left = self.left.get(batch)
-        room = capacity if capacity is None or left is None else capacity + 1
+        room = capacity
+        if left is not None and capacity is not None and capacity < ROOM:
+            room = min(capacity + 1, self.facts.max_positions or capacity + 1)
         held = super().init(batch, room, **options)
         if left is None:
             return held

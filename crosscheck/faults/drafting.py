@@ -6,6 +6,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from crosscheck.relations.drive import room_for
+from crosscheck.subjects.protocol import describe
+
 Bonus = Callable[[int], int]
 Back = Callable[[Any, int], Any]
 
@@ -41,7 +44,7 @@ def speculated(
     for prompt in ids:
         text = [int(i) for i in prompt]
         wanted = len(text) + new
-        state = subject.init(1, len(text) + (new + 1) * (k + 1))
+        state = subject.init(1, room_for(describe(subject), len(text) + (new + 1) * (k + 1)))
         if len(text) > 1:
             _, state = subject.step(state, np.array([text[:-1]]))
         while len(text) < wanted:

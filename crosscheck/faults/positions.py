@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from crosscheck.faults.bands import has_window, ring_size
 from crosscheck.faults.planted import Call, Held, Planted, shortened
 from crosscheck.faults.registry import fault
+from crosscheck.subjects.protocol import KV
 
 Place = Callable[[Planted, Held, Call], NDArray]
 NEEDS = {"cache", "positions"}
@@ -68,8 +69,21 @@ class QueriesReset(Positioned):
         _, right = self.inner.step(apart, call.ids_BT, **call.options)
         logits, held = super().forward(held, call)
         wrong, keys = self.inner.kv(held.state, 0), self.inner.kv(right, 0)
-        kv = replace(wrong, keys_BSKH=keys.keys_BSKH)
+        kv = replace(wrong, keys_BSKH=_laid(keys, wrong))
         return logits, held.advanced(self.inner.with_kv(held.state, 0, kv))
+
+
+def _laid(kv: KV, like: KV) -> NDArray:
+    """Return the keys in as many slots as another state has.
+
+    That one has left a ring and holds each token in the slot of its number.
+    """
+    if kv.keys_BSKH.shape == like.keys_BSKH.shape:
+        return kv.keys_BSKH
+    laid_BSKH = np.array(like.keys_BSKH)
+    row_P, slot_P = np.nonzero(kv.valid_BS)
+    laid_BSKH[row_P, kv.position_BS[row_P, slot_P]] = kv.keys_BSKH[row_P, slot_P]
+    return laid_BSKH
 
 
 @fault(

@@ -23,7 +23,7 @@ from crosscheck.programs.expect import full_texts, tabulate
 from crosscheck.programs.model import Rows
 from crosscheck.programs.run import check_ops, run_program
 from crosscheck.relations.registry import Sides, relation
-from crosscheck.subjects.protocol import SubjectInfo, describe
+from crosscheck.subjects.protocol import SubjectInfo, describe, steady
 
 _TELLING: tuple[tuple[Op, ...], ...] = (
     (Append(5), Append(1), Append(4), Rollback(6), Append(3), Append(1)),
@@ -55,8 +55,6 @@ def telling_programs(info: SubjectInfo, seed: int) -> Iterator[Case]:
 def _fits(case: Case, info: SubjectInfo) -> bool:
     if Pad("right", 2) in case.ops and "count" not in info.capabilities:
         return False
-    if (info.max_positions or 24) < 24:
-        return False
     # A small ring may refuse to go back; the generated programs know how far they may.
     smallest = min((w for w in info.windows if w is not None), default=None)
     rows, held = Rows.start(case), 0
@@ -65,7 +63,7 @@ def _fits(case: Case, info: SubjectInfo) -> bool:
         if isinstance(op, Rollback | Speculate) and smallest is not None and held >= smallest:
             return False
         rows = rows.after(op)
-    return True
+    return max(held, *rows.lengths) + rows.padded <= (info.max_positions or 24)
 
 
 def _not_bounded(info: SubjectInfo) -> str | None:
@@ -79,6 +77,7 @@ def _not_bounded(info: SubjectInfo) -> str | None:
     needs={"cache"},
     cases=telling_programs,
     applies=_not_bounded,
+    restepped=True,
     catches={"pos.reset", "mask.top_left", "rollback.leak", "gather.partial"},
 )
 def program(candidate: Any, reference: Any, case: Case) -> Sides:
@@ -86,7 +85,8 @@ def program(candidate: Any, reference: Any, case: Case) -> Sides:
     trace = run_program(candidate, case).require()
     table = tabulate(trace)
     info = describe(reference)
-    width = min(Limits.of(candidate, describe(candidate)).longest, info.max_positions or 10**9)
+    limits = Limits.of(candidate, steady(describe(candidate)))
+    width = min(limits.longest, info.max_positions or 10**9)
     right = full_texts(
         full_of(reference, case.seed), table.texts, width=width, filler=info.first_id
     )

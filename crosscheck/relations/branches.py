@@ -110,7 +110,7 @@ def _gather_cases(info: SubjectInfo, seed: int) -> Iterator[Case]:
         chunk = max(1, t - first - 2)
         tail = appends((*whole(info, chunk), *(1,) * (t - first - chunk)))
         head = appends(whole(info, first))
-        for rows in ((2, 0, 1), (1, 1, 0), (2,), (0, 2, 1, 1, 0)):
+        for rows in ((2, 0, 1), (1, 1, 0), (2,), (0, 2, 1, 1)):
             ops = (*head, Gather(rows), *tail)
             yield Case(ids, ops, seed=seed, meta={"first": first})
         if "fork" in info.capabilities:

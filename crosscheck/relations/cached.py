@@ -55,6 +55,7 @@ def cache_full(candidate: Any, reference: Any, case: Case) -> Sides:
     name="cache.partition",
     needs={"cache"},
     cases=partition_cases,
+    restepped=True,
     catches={
         "append.double",
         "append.dtype",
@@ -153,6 +154,7 @@ def _prefix_cases(info: SubjectInfo, seed: int) -> Iterator[Case]:
     needs={"cache"},
     cases=_prefix_cases,
     level=stateful(),
+    restepped=True,
     catches={"mask.none", "page.alias", "write.overlap"},
 )
 def cache_prefix(candidate: Any, reference: Any, case: Case) -> Sides:

@@ -16,7 +16,7 @@ from crosscheck.programs.case import Append, Case
 from crosscheck.subjects.protocol import SubjectInfo, describe
 
 # Few different capacities, so that a compiled subject compiles little.
-ROOM = 32
+ROOM = 128
 
 
 @dataclass(frozen=True)

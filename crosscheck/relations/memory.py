@@ -24,8 +24,6 @@ from crosscheck.relations.texts import appends, draw, partitions, some_partition
 from crosscheck.subjects.protocol import SubjectInfo, describe
 from crosscheck.tolerance import bitwise
 
-GENEROUS = 128
-
 
 def _branch_cases(info: SubjectInfo, seed: int) -> Iterator[Case]:
     ids = draw(info, seed, batch=4)
@@ -151,18 +149,19 @@ def _collect(into: dict[str, list[NDArray]], points: dict[str, NDArray]) -> None
 def _capacity_cases(info: SubjectInfo, seed: int) -> Iterator[Case]:
     ids = draw(info, seed)
     t = ids.shape[1]
-    chunks, ones = (*partitions(info, t)[:2], (1,) * t)[:2]
+    chunks = partitions(info, t)[0]
     windows = [w for w in info.windows if w]
     # Of the rooms, one lies below every window: a buffer must not shrink it.
     small = min([max(2, t - 6), *(max(2, w - 2) for w in windows)])
-    # A compiled subject compiles each room: one beyond the text is that of all other relations.
-    larger = room_for(info, t)
-    for room in dict.fromkeys((t, larger, t - 1, small)):
-        tight = room < t
-        for sizes in dict.fromkeys((chunks, _up_to(room, t, info) if tight else ones)):
-            if sizes[0] > room or (sizes == ones != chunks and room != larger):
-                continue
-            yield Case(ids, appends(sizes), capacity=room, seed=seed)
+    # A compiled subject compiles each room: the one that a text fills exactly is the one that a
+    # longer text exceeds, and the larger one is that of all other relations.
+    full = max(2, t - 1)
+    for sizes in partitions(info, full)[:2]:
+        yield Case(ids[:, :full], appends(sizes), capacity=full, seed=seed)
+    for room in dict.fromkeys((full, small)):
+        for sizes in dict.fromkeys((chunks, _up_to(room, t, info))):
+            if sizes[0] <= room:
+                yield Case(ids, appends(sizes), capacity=room, seed=seed)
 
 
 def _up_to(room: int, tokens: int, info: SubjectInfo) -> tuple[int, ...]:
@@ -191,7 +190,7 @@ def cache_capacity(candidate: Any, reference: Any, case: Case) -> Sides:
     """
     room, sizes, (batch, t) = case.capacity or case.ids.shape[1], sizes_of(case), case.ids.shape
     encoder = encoder_of(candidate, batch, case.seed)
-    generous = room_for(describe(candidate), GENEROUS - 1)
+    generous = room_for(describe(candidate), t)
     if "cache" in describe(reference).capabilities:
         right = run(reference, case.ids, sizes, room=generous, encoder=encoder).logits_BTV
     else:

@@ -52,6 +52,7 @@ def _with_positions(candidate: Any, reference: Any, case: Case, shift: int) -> S
     name="pos.explicit",
     needs={"cache", "positions"},
     cases=_explicit_cases,
+    restepped=True,
     catches={"pos.reset", "pos.off_by_one"},
 )
 def pos_explicit(candidate: Any, reference: Any, case: Case) -> Sides:
@@ -63,6 +64,7 @@ def pos_explicit(candidate: Any, reference: Any, case: Case) -> Sides:
     name="pos.shift",
     needs={"cache", "positions", "rope"},
     cases=_shift_cases,
+    restepped=True,
     catches={"pos.reset", "pos.off_by_one"},
 )
 def pos_shift(candidate: Any, reference: Any, case: Case) -> Sides:

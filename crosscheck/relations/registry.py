@@ -13,7 +13,7 @@ from crosscheck.errors import CrosscheckError
 from crosscheck.errors import Refused as Refused
 from crosscheck.levels import Tolerance
 from crosscheck.programs.case import Case
-from crosscheck.subjects.protocol import CAPABILITIES, SubjectInfo
+from crosscheck.subjects.protocol import CAPABILITIES, SubjectInfo, steady
 from crosscheck.tolerance import semantic
 
 CORE = frozenset({"cache", "chunk", "rollback", "gather", "left_pad", "right_pad", "f64", "kv"})
@@ -68,6 +68,7 @@ class Relation:
         cases: (info, seed) -> the examples that always run, most telling first.
         applies: info -> why it says nothing about this subject beyond what `needs` tell, or None.
         parity: Whether it compares two subjects, and says nothing about one.
+        restepped: Whether its sides feed one text in different steps.
     """
 
     name: str
@@ -79,6 +80,15 @@ class Relation:
     cases: Cases
     applies: Applies | None = None
     parity: bool = False
+    restepped: bool = False
+
+    def examples(self, info: SubjectInfo, seed: int) -> Iterable[Case]:
+        """Return the examples for a subject, none longer than it allows.
+
+        Where its results depend on the steps from some length on, sides of different steps must
+        agree up to there.
+        """
+        return self.cases(steady(info) if self.restepped else info, seed)
 
 
 RELATIONS: dict[str, Relation] = {}
@@ -93,6 +103,7 @@ def relation(
     catches: Iterable[str] = (),
     applies: Applies | None = None,
     parity: bool = False,
+    restepped: bool = False,
 ) -> Callable[[Run], Run]:
     """Return a decorator that registers a function as a relation; its docstring says what holds.
 
@@ -104,6 +115,7 @@ def relation(
         catches: Names of the faults that it is there for.
         applies: info -> why it says nothing about a subject beyond what `needs` tell, or None.
         parity: Whether it compares two subjects, and says nothing about one.
+        restepped: Whether its sides feed one text in different steps.
 
     Raises:
         CrosscheckError: The name is taken, or the function has no docstring.
@@ -125,6 +137,7 @@ def relation(
             cases,
             applies,
             parity,
+            restepped,
         )
         return run
 

@@ -17,6 +17,8 @@ from crosscheck.relations.texts import draw
 from crosscheck.subjects.protocol import SubjectInfo, describe
 
 NEW, PROMPTS, ROWS = 6, 12, 2
+# Tokens of a text with its drafts.
+LONGEST = 21
 Draft = Callable[[NDArray, int], NDArray]
 
 
@@ -28,7 +30,11 @@ def _draft_cases(info: SubjectInfo, seed: int) -> Iterator[Case]:
 
 
 def _decoder_alone(info: SubjectInfo) -> str | None:
-    return "drafts are not verified under an encoder" if "cross" in info.capabilities else None
+    if "cross" in info.capabilities:
+        return "drafts are not verified under an encoder"
+    if info.steady is not None and info.steady < LONGEST:
+        return f"from {info.steady} tokens on the steps of verifying are not those of greedy ids"
+    return None
 
 
 @relation(
@@ -36,6 +42,7 @@ def _decoder_alone(info: SubjectInfo) -> str | None:
     needs={"cache", "chunk", "rollback"},
     cases=_draft_cases,
     applies=_decoder_alone,
+    restepped=True,
     catches={"spec.leak", "spec.bonus"},
 )
 def spec_greedy(candidate: Any, reference: Any, case: Case) -> Sides:

@@ -23,6 +23,7 @@ def _wide_cases(info: SubjectInfo, seed: int) -> Iterator[Case]:
     name="window.wide",
     needs={"cache", "window"},
     cases=_wide_cases,
+    restepped=True,
     catches={"window.wide_off_by_one"},
 )
 def window_wide(candidate: Any, reference: Any, case: Case) -> Sides:
@@ -76,6 +77,7 @@ def _has_window(info: SubjectInfo) -> str | None:
     needs={"cache"},
     cases=_ring_cases,
     applies=_has_window,
+    restepped=True,
     catches={
         "window.off_by_one",
         "window.off_by_one.wide",

@@ -7,7 +7,7 @@ vocabulary.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Protocol
 
 from numpy.typing import NDArray
@@ -75,6 +75,8 @@ class SubjectInfo:
             skipped.
         documented: relation name -> what the package says about a difference there.
         variants: Names that `variant` takes.
+        steady: The longest text whose result does not depend on the steps that feed it; None for
+            any. Rotary speeds that follow the length of a row set one.
     """
 
     name: str
@@ -92,6 +94,7 @@ class SubjectInfo:
     absent: Mapping[str, str] = field(default_factory=dict)
     documented: Mapping[str, Documented] = field(default_factory=dict)
     variants: tuple[str, ...] = ()
+    steady: int | None = None
 
 
 @dataclass(frozen=True)
@@ -176,6 +179,13 @@ class Subject(Protocol):
         ...
 
 
+def steady(info: SubjectInfo) -> SubjectInfo:
+    """Return the info of a subject that is fed no text whose result depends on its steps."""
+    if info.steady is None:
+        return info
+    return replace(info, max_positions=min(info.steady, info.max_positions or info.steady))
+
+
 def describe(subject: Any) -> SubjectInfo:
     """Return the subject's info in full, with defaults for what it leaves unsaid.
 
@@ -192,6 +202,11 @@ def describe(subject: Any) -> SubjectInfo:
         missing = sorted({"name", "framework", "dtype", "vocab_size"} - known.keys())
         if missing:
             raise CrosscheckError(f"describe: the subject's info lacks {', '.join(missing)}.")
+        told = known.get("documented", {})
+        known["documented"] = {
+            name: each if isinstance(each, Documented) else Documented(*each)
+            for name, each in told.items()
+        }
         info = SubjectInfo(**known)
     unknown = sorted(info.capabilities - CAPABILITIES.keys())
     if unknown:

@@ -10,6 +10,7 @@ from jaxkv.caches.cross import Source
 from jaxkv.caches.disk import load, peek, save
 from jaxkv.caches.history import fork, gather, reset, rollback
 from jaxkv.caches.layouts import LAYOUTS
+from jaxkv.caches.prefix import Lease, PrefixStore
 from jaxkv.caches.sharing import adopt, fork_row, hold, holders, release
 from jaxkv.caches.state import Bias, Cache, Expand, Rotate, Step
 from jaxkv.caches.verbs import attend, begin, check, check_dtype, check_options, commit, init
@@ -20,6 +21,8 @@ __all__ = [
     "Bias",
     "Cache",
     "Expand",
+    "Lease",
+    "PrefixStore",
     "Rotate",
     "Rule",
     "Source",

@@ -6,8 +6,7 @@ values as (A*K, P, H): a line is one page and head. An attention to latents has 
 own: they are the first `rank` channels of the keys.
 
 Letters: B rows, T new tokens, N query heads, K key/value heads, H head width, P page size, A pages
-of the pool, Y = A*K lines, C columns of the table, J pages of a tile, S = J*P slots of a tile, X =
-B*K, M = T*G grouped queries.
+of the pool, Y = A*K lines, C columns of the table, S = C*P slots.
 """
 
 from typing import Any
@@ -17,15 +16,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxkv import ops
-from jaxkv.caches import slots
+from jaxkv.caches import page_reads, slots
 from jaxkv.caches.pages import PagePlan, Pages, filled_slots
 from jaxkv.caches.state import Bias, Cache, Expand, Rotate, Step
 from jaxkv.pytree import pytree, static
 from jaxkv.spec.config import Attention
 from jaxkv.spec.errors import ShapeError
-
-# Tokens that are read at once: enough for a product that pays, few enough to stay in a CPU's cache.
-TILE = 256
 
 
 @pytree
@@ -97,9 +93,8 @@ def attend(
 ) -> tuple[Float[Array, "B T N _"], PagedSite]:
     """Return the attention output of T new tokens, and the pool with their keys and values written.
 
-    Shared pages that the step writes to are copied first, as `begin` planned. Then tile after tile
-    of pages is read, from the oldest that a query sees to the longest row's last, and the softmax
-    is carried along (running maximum and sum), so that no whole row is ever gathered.
+    Shared pages that the step writes to are copied first, as `begin` planned. Then the pages are
+    read, in their place or tile after tile (`page_reads`); no whole row is ever gathered.
 
     Args:
         site: One attention's pool.
@@ -118,9 +113,8 @@ def attend(
             `caches.attend`.
 
     Not checked here: that the rows have their pages; `begin` refuses those that do not.
-    Cost: writes 2*B*T*K*H elements and the copied pages; reads the used tiles, or nothing but the
-    new tokens when the step is fresh.
-    Source: paged attention (Kwon et al. 2023), online softmax (Milakov and Gimelshein 2018).
+    Cost: writes 2*B*T*K*H elements and the copied pages; reads what `page_reads.attend_pages` says,
+    or nothing but the new tokens when the step is fresh.
     """
     if rotate is not None:
         q_BTNH, k_BTKH = rotate(q_BTNH, step.position_BT), rotate(k_BTKH, step.position_BT)
@@ -140,7 +134,7 @@ def attend(
             bias=bias,
         )
         return out, site
-    return _attend_tiles(site, step, plan.pages, q_BTNH, rule, bias, expand), site
+    return page_reads.attend_pages(site, step, q_BTNH, rule=rule, bias=bias, expand=expand), site
 
 
 def fault(site: PagedSite, cache: Cache) -> str | None:
@@ -170,7 +164,7 @@ def read(
     In the order of the text, all columns of the table: a probe for tests and crosscheck.
     """
     rows, columns = shared.table_BC.shape
-    k_XHS, v_XSH = _tile(site, shared.table_BC)
+    k_XHS, v_XSH = page_reads.tile(site, shared.table_BC)
     k_BSKH, v_BSKH = slots.by_row(k_XHS, v_XSH, rows=rows)
     key_S = jnp.arange(columns * shared.page_size, dtype=jnp.int32)
     key_BS = jnp.broadcast_to(key_S, (rows, key_S.shape[0]))
@@ -259,105 +253,3 @@ def _write(
         values = values.at[line_BTK, slot_BT1].set(v_BTKH.astype(dtype), mode="drop")
     keys = site.k_YHP.at[line_BTK, :, slot_BT1].set(k_BTKH.astype(dtype), mode="drop")
     return PagedSite(keys, values, kv_heads, site.rank)
-
-
-def _tile(site: PagedSite, page_BJ: Array) -> tuple[Array, Array]:
-    (rows, count), kv_heads = page_BJ.shape, site.num_kv_heads
-    _, width, size = site.k_YHP.shape
-    line_BKJ = page_BJ[:, None, :] * kv_heads + jnp.arange(kv_heads, dtype=jnp.int32)[:, None]
-    lines = rows * kv_heads
-    k_BKJHP = site.k_YHP.at[line_BKJ].get(mode="promise_in_bounds")
-    k_XHJP = k_BKJHP.reshape(lines, count, width, size).swapaxes(1, 2)
-    k_XHS, v_XSH = k_XHJP.reshape(lines, width, count * size), None
-    if site.v_YPH is not None:
-        v_BKJPH = site.v_YPH.at[line_BKJ].get(mode="promise_in_bounds")
-        v_XSH = v_BKJPH.reshape(lines, count * size, width)
-    return k_XHS, slots.values_of(k_XHS, v_XSH, rank=site.rank)
-
-
-def _attend_tiles(
-    site: PagedSite,
-    step: Step,
-    pages: Pages,
-    q_BTNH: Array,
-    rule: ops.Rule,
-    bias: Bias | None,
-    expand: Expand | None,
-) -> Array:
-    rows, tokens, heads, _ = q_BTNH.shape
-    size, columns = pages.page_size, pages.table_BC.shape[1]
-    kv_heads, width = _read_form(site, expand)
-    each = min(max(1, TILE // size), columns)
-    tiles = -(-columns // each)
-    table_BC = jnp.pad(pages.table_BC, ((0, 0), (0, tiles * each - columns)))
-    q_XMH = ops.group_queries(q_BTNH, kv_heads)
-    end_B1 = (step.length_B + step.count_B)[:, None]
-    spread = {"num_kv_heads": kv_heads, "groups": heads // kv_heads}
-
-    def add(tile: Any, state: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        out_XMH, peak_XM, total_XM = state
-        page_BJ = jax.lax.dynamic_slice_in_dim(table_BC, tile * each, each, axis=1)
-        k_XHS, v_XSH = _tile(site, page_BJ)
-        if expand is not None:
-            k_XHS, v_XSH = slots.expanded(k_XHS, expand, rows=rows)
-        key_S = tile * (each * size) + jnp.arange(each * size, dtype=jnp.int32)
-        key_BS = jnp.broadcast_to(key_S, (rows, each * size))
-        valid_BS = key_BS < end_B1
-        if not step.clean:
-            v_XSH = slots.scrub_values(v_XSH, valid_BS)
-        score_XMS = ops.score(q_XMH, k_XHS, rule=rule)
-        if bias is not None:
-            bias_BNTS = bias(step.position_BT, key_BS)
-            slots.check_bias(bias_BNTS, expected=(rows, heads, tokens, each * size))
-            score_XMS = score_XMS + ops.group_bias(bias_BNTS, num_kv_heads=kv_heads)
-        visible_BTS = ops.is_visible(step.position_BT, key_BS, valid_BS, rule=rule)
-        visible_XMS = ops.spread(visible_BTS, **spread)
-        masked_XMS = jnp.where(visible_XMS, score_XMS, jnp.finfo(score_XMS.dtype).min)
-        new_peak_XM = jnp.maximum(peak_XM, jnp.max(masked_XMS, axis=-1))
-        weight_XMS = jnp.where(visible_XMS, jnp.exp(masked_XMS - new_peak_XM[:, :, None]), 0)
-        shrink_XM = jnp.exp(peak_XM - new_peak_XM)
-        part_XMH = jnp.einsum(
-            "XMS,XSH->XMH",
-            weight_XMS.astype(v_XSH.dtype),
-            v_XSH,
-            preferred_element_type=out_XMH.dtype,
-        )
-        return (
-            out_XMH * shrink_XM[:, :, None] + part_XMH,
-            new_peak_XM,
-            total_XM * shrink_XM + jnp.sum(weight_XMS, axis=-1),
-        )
-
-    dtype = ops.wide(q_BTNH.dtype)
-    queries = q_XMH.shape[:2]
-    state = (
-        jnp.zeros((*queries, width), dtype),
-        jnp.full(queries, jnp.finfo(dtype).min, dtype),
-        jnp.zeros(queries, dtype),
-    )
-    if tiles == 1:
-        out_XMH, _, total_XM = add(jnp.int32(0), state)
-    else:
-        span = _used_tiles(step, rule, each * size)
-        out_XMH, _, total_XM = jax.lax.fori_loop(*span, add, state)
-    out_XMH = out_XMH / jnp.where(total_XM > 0, total_XM, 1)[:, :, None]
-    return ops.ungroup(out_XMH.astype(site.k_YHP.dtype), rows=rows, tokens=tokens)
-
-
-def _read_form(site: PagedSite, expand: Expand | None) -> tuple[int, int]:
-    """Return how many heads of keys and values are read, and how wide the values are."""
-    width = site.k_YHP.shape[1]
-    if expand is None:
-        return site.num_kv_heads, width if site.rank is None else site.rank
-    one = jax.ShapeDtypeStruct((1, 1, site.num_kv_heads, width), site.k_YHP.dtype)
-    return jax.eval_shape(expand, one)[1].shape[2:]
-
-
-def _used_tiles(step: Step, rule: ops.Rule, width: int) -> tuple[Array, Array]:
-    takes_B = step.count_B > 0
-    end = jnp.max(jnp.where(takes_B, step.length_B + step.count_B, 0))
-    first = jnp.zeros((), jnp.int32)
-    if rule.window is not None:
-        oldest = jnp.min(jnp.where(takes_B, step.length_B, jnp.iinfo(jnp.int32).max))
-        first = jnp.maximum(oldest - (rule.window - 1), 0)
-    return first // width, (end + (width - 1)) // width

@@ -49,11 +49,21 @@ class PagePlan:
         pages: What the cache holds after the step.
         source_B: int32, the shared page that row b would write to, 0 for none.
         target_B: int32, the page that takes its place, 0 for none.
+        owner_A: int32, the first row that has each page, B for none.
+        column_A: int32, the page's column in that row.
+        left_BC: int32, the pages of each row that another row owns, from the left; then 0.
+        left_column_BC: int32, their columns.
+        left: int32, the most such pages of a row.
     """
 
     pages: Pages
     source_B: Int[Array, " B"]
     target_B: Int[Array, " B"]
+    owner_A: Int[Array, " A"]
+    column_A: Int[Array, " A"]
+    left_BC: Int[Array, "B C"]
+    left_column_BC: Int[Array, "B C"]
+    left: Int[Array, ""]
 
 
 def init_shared(
@@ -147,7 +157,7 @@ def begin_shared(
         copied=shared.copied + jnp.sum(copies_B, dtype=jnp.int32),
         page_size=size,
     )
-    return PagePlan(pages, source_B, target_B), short_B
+    return PagePlan(pages, source_B, target_B, *_readers(pages)), short_B
 
 
 def settle(shared: PagePlan) -> Pages:
@@ -249,6 +259,23 @@ def occurrences(page_: Int[Array, "..."], total: int) -> Int[Array, " A"]:
 
 def _pages_for(tokens_B: Array, size: int) -> Array:
     return (tokens_B + (size - 1)) // size
+
+
+def _readers(pages: Pages) -> tuple[Array, Array, Array, Array, Array]:
+    table_BC, (rows, columns) = pages.table_BC, pages.table_BC.shape
+    row_B1 = jnp.arange(rows, dtype=jnp.int32)[:, None]
+    column_C = jnp.arange(columns, dtype=jnp.int32)
+    owner_A = jnp.full_like(pages.count_A, rows).at[table_BC].min(row_B1).at[0].set(rows)
+    owns_BC = owner_A[table_BC] == row_B1
+    at_BC = jnp.where(owns_BC, table_BC, owner_A.shape[0])
+    column_A = jnp.zeros_like(owner_A).at[at_BC].set(column_C, mode="drop")
+    is_left_BC = (table_BC > 0) & ~owns_BC
+    left_B = jnp.sum(is_left_BC, axis=1, dtype=jnp.int32)
+    to_BC = jnp.where(is_left_BC, jnp.cumsum(is_left_BC, axis=1, dtype=jnp.int32) - 1, columns)
+    none_BC = jnp.zeros_like(table_BC)
+    left_BC = none_BC.at[row_B1, to_BC].set(table_BC, mode="drop")
+    left_column_BC = none_BC.at[row_B1, to_BC].set(column_C, mode="drop")
+    return owner_A, column_A, left_BC, left_column_BC, jnp.max(left_B)
 
 
 def _enter(table_BC: Array, column_BJ: Array, page_BJ: Array) -> Array:

@@ -127,7 +127,9 @@ def begin(
             raise ShapeError(f"begin: sites[{i}] {fault}. Make the cache with `init`.")
     count_B = count_B.astype(jnp.int32)
     length_B = cache.length_B
-    beyond_B = jnp.maximum(length_B + count_B - cache.capacity, jnp.maximum(count_B - T, -count_B))
+    # The room first: length + count could exceed what int32 holds.
+    past_capacity_B = count_B - (cache.capacity - length_B)
+    beyond_B = jnp.maximum(past_capacity_B, jnp.maximum(count_B - T, -count_B))
     if fresh:
         beyond_B = jnp.where(length_B > 0, jnp.maximum(count_B, 1), beyond_B)
     excess_B = jnp.maximum(beyond_B, 0)

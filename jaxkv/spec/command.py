@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
-from jaxkv.spec import command_info, command_memory, terminal
+from jaxkv.spec import command_cache, command_info, command_memory, terminal
 from jaxkv.spec.chat import render_chat
 from jaxkv.spec.checkpoint import Checkpoint
 from jaxkv.spec.errors import JaxkvError, RequestError, SourceError, Unsupported
@@ -61,6 +61,19 @@ class Engine(Protocol):
         """Return the mean nats of all predictions, and their number."""
         ...
 
+    def load(self, path: str, prompt_ids: Sequence[int]) -> "Engine":
+        """Return an engine that goes on from a saved cache with whose text the prompt begins."""
+        ...
+
+    def save(self, path: str, outcome: Any) -> None:
+        """Write the cache of what was generated, and of its prompt, to a file."""
+        ...
+
+    @property
+    def reused(self) -> int:
+        """Prompt tokens that a saved cache holds."""
+        ...
+
 
 Generate = Callable[[Sequence[int], int], Outcome]
 Prepare = Callable[[argparse.Namespace, Checkpoint], Engine]
@@ -79,7 +92,10 @@ class Report:
         decode_tokens_per_second: (N - 1) / (time of N tokens - time of one); None below 2 new
             tokens.
         compilations: Programs traced; None where nothing is compiled.
-        forwarded_positions: Positions that entered the model: prompt + N - 1 with a cache.
+        forwarded_positions: Positions that entered the model: prompt + N - 1 with a cache, less
+            what was reused.
+        layout: Of the cache; None without one.
+        reused_positions: Prompt tokens that a saved cache held already.
     """
 
     prompt_ids: list[int]
@@ -89,6 +105,8 @@ class Report:
     decode_tokens_per_second: float | None
     compilations: int | None
     forwarded_positions: int
+    layout: str | None
+    reused_positions: int
 
 
 def main(program: str, prepare: Prepare, argv: Sequence[str] | None) -> int:
@@ -114,28 +132,45 @@ def main(program: str, prepare: Prepare, argv: Sequence[str] | None) -> int:
 
 
 def _generate(options: argparse.Namespace, prepare: Prepare) -> None:
+    command_cache.check(options)
     checkpoint = open_source(options.model)
+    command_cache.check_model(options, checkpoint.config)
     tokenizer = open_tokenizer(checkpoint)
     if options.chat:
         prompt_ids = _chat_ids(checkpoint, tokenizer, options.prompt)
     else:
         prompt_ids = tokenizer.encode(options.prompt)
     engine = prepare(options, checkpoint)
+    if options.load_cache is not None:
+        engine = engine.load(options.load_cache, prompt_ids)
     if options.json:
-        report = measure(engine.generate, prompt_ids, options.max_new_tokens, tokenizer.decode)
+        report, outcome = measure(
+            engine.generate,
+            prompt_ids,
+            options.max_new_tokens,
+            tokenizer.decode,
+            layout=None if options.no_cache else options.layout,
+            reused=engine.reused,
+        )
+        if options.save_cache is not None:
+            engine.save(options.save_cache, outcome)
         print(json.dumps(asdict(report)))
         return
+    outcomes: list[Outcome] = []
 
     def start(progress: Progress) -> Iterable[Rows]:
-        if options.no_cache:
-            # Nothing is kept from token to token, so there is nothing to stop and go on from.
-            return iter([engine.generate(prompt_ids, options.max_new_tokens).new_tokens])
+        if options.no_cache or options.save_cache is not None:
+            # Without a cache there is nothing to stop and go on from; a stream gives none away.
+            outcomes.append(engine.generate(prompt_ids, options.max_new_tokens))
+            return iter([outcomes[0].new_tokens])
         return engine.stream(prompt_ids, options.max_new_tokens, progress)
 
     # Text runs on; an answer and bare ids stand apart from what was asked.
     is_answer = options.chat or checkpoint.config.encoder is not None
     gap = "\n" if is_answer else " " if checkpoint.tokenizer_data is None else ""
     shown = terminal.show_stream(start, options.prompt + gap, tokenizer.decode)
+    if options.save_cache is not None:
+        engine.save(options.save_cache, outcomes[0])
     terminal.show_note(shown)
 
 
@@ -190,6 +225,7 @@ def asked(options: argparse.Namespace, checkpoint: Checkpoint) -> dict[str, Any]
         "capacity": options.capacity,
         "layout": options.layout,
         "page_size": options.page_size,
+        "slack": command_cache.slack_of(options),
         "temperature": options.temperature,
         "top_k": options.top_k,
         "top_p": options.top_p,
@@ -257,6 +293,7 @@ def _add_generate(generate: argparse.ArgumentParser) -> None:
     add("--capacity", type=int, metavar="N", help="tokens that the cache can hold (default: need)")
     add("--layout", choices=LAYOUTS, default="contiguous", help="of the cache")
     add("--page-size", type=int, metavar="P", help="tokens of a page, for --layout paged")
+    command_cache.add(add)
     add("--no-cache", action="store_true", help="recompute the whole text for every token")
 
 
@@ -265,8 +302,14 @@ def measure(
     prompt_ids: list[int],
     max_new_tokens: int,
     decode: Callable[[list[int]], str],
-) -> Report:
-    """Return a generation with its times: once to compile, once for one token, once in full."""
+    *,
+    layout: str | None = "contiguous",
+    reused: int = 0,
+) -> tuple[Report, Outcome]:
+    """Return a generation with its times, and itself.
+
+    It runs once to compile, once for one token, once in full.
+    """
     warm = generate(prompt_ids, min(max_new_tokens, 1))
     first_seconds, _ = _timed(generate, prompt_ids, min(max_new_tokens, 1))
     all_seconds, result = _timed(generate, prompt_ids, max_new_tokens)
@@ -275,7 +318,7 @@ def measure(
     rest_seconds = all_seconds - first_seconds
     rate = (len(ids) - 1) / rest_seconds if len(ids) > 1 and rest_seconds > 0 else None
     traced = None if warm.compilations is None else warm.compilations + (result.compilations or 0)
-    return Report(
+    report = Report(
         prompt_ids=prompt_ids,
         ids=ids,
         text=decode(ids),
@@ -283,7 +326,10 @@ def measure(
         decode_tokens_per_second=rate,
         compilations=traced,
         forwarded_positions=int(result.forwarded_positions_B[0]),
+        layout=layout,
+        reused_positions=reused,
     )
+    return report, result
 
 
 def _timed(generate: Generate, prompt_ids: list[int], budget: int) -> tuple[float, Outcome]:

@@ -72,6 +72,7 @@ def add(commands: Any) -> None:
     parser.add_argument("--source-length", type=int, metavar="E", help="of an encoder's text (T)")
     parser.add_argument("--dtype", choices=tuple(memory.ITEMSIZES), default="float32")
     parser.add_argument("--layout", choices=memory.LAYOUTS, default="contiguous")
+    parser.add_argument("--page-size", type=int, metavar="P", help="of the layout paged")
     parser.add_argument("--memory", metavar="BYTES", help="usable memory, for instance 40GiB")
     parser.add_argument("--workspace", default="0", metavar="BYTES", help="for a step's results")
     parser.add_argument("--reserve", default="0", metavar="BYTES", help="for others")
@@ -103,6 +104,7 @@ def run(options: argparse.Namespace) -> None:
         layout=options.layout,
         batch=options.batch,
         length=options.length,
+        page_size=options.page_size,
         source_length=options.source_length,
     )
     if "memory" in given:
@@ -118,6 +120,7 @@ def measure(
     layout: str,
     batch: int,
     length: int,
+    page_size: int | None = None,
     source_length: int | None = None,
 ) -> MemoryReport:
     """Return the arithmetic of one model, without the memory that it would have.
@@ -125,8 +128,15 @@ def measure(
     Of a model with an encoder a request holds a text of source_length besides, by default `length`.
 
     Raises:
-        RequestError: source_length is given, and there is no encoder.
+        RequestError: source_length is given, and there is no encoder; a page size below 1, or of a
+            layout without pages.
     """
+    if page_size is not None and layout != "paged":
+        raise RequestError(
+            f"memory: --page-size is {page_size}, but --layout is {layout}. Leave it out, or set "
+            "--layout paged."
+        )
+    size = memory.PAGE_SIZE if page_size is None else page_size
     if source_length is not None and config.encoder is None:
         raise RequestError(
             f"memory: --source-length is {source_length}, but {model!r} has no encoder. Leave it "
@@ -138,10 +148,17 @@ def measure(
 
     def bytes_at(tokens: int, rows: int = batch) -> int:
         own = memory.model_cache_bytes(
-            config, batch=rows, tokens=tokens, itemsize=itemsize, layout=layout
+            config, batch=rows, tokens=tokens, itemsize=itemsize, layout=layout, page_size=size
         )
         return own + memory.source_bytes(config, batch=rows, tokens=source, itemsize=itemsize)
 
+    # A request takes its pages; the trash page is there once, whoever comes.
+    request, table = bytes_at(length, 1), 0
+    if layout == "paged":
+        request -= memory.model_cache_bytes(
+            config, batch=1, tokens=0, itemsize=itemsize, layout=layout, page_size=size
+        )
+        table = memory.page_table_bytes(batch=batch, tokens=length, page_size=size)
     baseline, saved = _against_multi_head(config, length, itemsize)
     equal = memory.equal_length(weights, bytes_at, most=_LONGEST)
     return MemoryReport(
@@ -152,8 +169,8 @@ def measure(
         length=length,
         parameters=memory.num_parameters(config),
         weights_bytes=weights,
-        request_bytes=bytes_at(length, 1),
-        cache_bytes=bytes_at(length) + memory.bookkeeping_bytes(batch),
+        request_bytes=request,
+        cache_bytes=bytes_at(length) + memory.bookkeeping_bytes(batch) + table,
         equal_length=equal,
         equal_note="" if equal is None else beyond(equal, config.max_positions),
         note=beyond(length, config.max_positions),

@@ -18,7 +18,9 @@ from jaxkv.spec.weight_shapes import weight_shapes
 
 ITEMSIZES = {"float32": 4, "bfloat16": 2, "float64": 8}
 """Bytes an element of each dtype."""
-LAYOUTS = ("contiguous", "window")
+LAYOUTS = ("contiguous", "paged", "window")
+PAGE_SIZE = 16
+"""Tokens of a page unless said."""
 _BOOKKEEPING_BYTES_A_ROW = 3 * 4
 _UNITS = {"": 1, "B": 1} | {
     f"{letter}{kind}B": (1024 if kind else 1000) ** power
@@ -76,6 +78,8 @@ def model_cache_bytes(
     itemsize: int,
     layout: str = "contiguous",
     slack: int = 0,
+    page_size: int = PAGE_SIZE,
+    pool_pages: int | None = None,
 ) -> int:
     """Return the bytes of the keys and values of a model, layer by layer.
 
@@ -84,16 +88,23 @@ def model_cache_bytes(
         batch: Rows.
         tokens: Of each row; for buffers, their capacity.
         itemsize: Bytes an element.
-        layout: "contiguous", or "window": rings of window + slack slots where a layer has a window.
+        layout: "contiguous"; "window": rings of window + slack slots where a layer has a window; or
+            "paged": a pool of pages, the trash page among them.
         slack: Tokens that a ring can roll back.
+        page_size: Tokens of a page.
+        pool_pages: Pages beside the trash page; None for as many as all rows need.
 
     Raises:
-        RequestError: The layout is none of these.
+        RequestError: The layout is none of these, or the page size below 1.
     """
     if layout not in LAYOUTS:
         raise RequestError(
             f"model_cache_bytes: layout is {layout!r}, expected one of {', '.join(LAYOUTS)}."
         )
+    if layout == "paged":
+        usable = batch * pages_for(tokens, page_size) if pool_pages is None else pool_pages
+        # Pages belong to no row: to the arithmetic they are one row of all slots of the pool.
+        batch, tokens = 1, (usable + 1) * page_size
     return sum(
         cache_bytes(
             layers=1,
@@ -163,6 +174,39 @@ def _slots(layer: Layer, tokens: int, layout: str, slack: int) -> int:
 def bookkeeping_bytes(batch: int) -> int:
     """Return the bytes of lengths and marks, once a cache: three int32 a row."""
     return _BOOKKEEPING_BYTES_A_ROW * batch
+
+
+def page_table_bytes(
+    *, batch: int, tokens: int, page_size: int = PAGE_SIZE, pool_pages: int | None = None
+) -> int:
+    """Return the bytes of a page table, once a cache and beside `bookkeeping_bytes`, all int32.
+
+    A page for each row and column, a count for each page of the pool and the trash page, a mark a
+    row, and one counter of copies.
+
+    Args:
+        batch: Rows.
+        tokens: Of each row: the capacity.
+        page_size: Tokens of a page.
+        pool_pages: Pages beside the trash page; None for as many as all rows need.
+
+    Raises:
+        RequestError: The page size is below 1.
+    """
+    columns = pages_for(tokens, page_size)
+    usable = batch * columns if pool_pages is None else pool_pages
+    return 4 * (batch * columns + usable + 1 + batch + 1)
+
+
+def pages_for(tokens: int, page_size: int) -> int:
+    """Return the pages that so many tokens of a row take.
+
+    Raises:
+        RequestError: The page size is below 1.
+    """
+    if page_size < 1:
+        raise RequestError(f"memory: page_size is {page_size}, expected at least 1.")
+    return -(-tokens // page_size)
 
 
 def equal_length(size_bytes: int, bytes_at: Callable[[int], int], *, most: int) -> int | None:

@@ -30,7 +30,7 @@ _SIZES: Json = {
 _WINDOW: Json = {"sliding_window": 5}
 _MIXED: Json = {"layer_types": ["sliding_attention", "full_attention"]}
 _UPPER: Json = {"use_sliding_window": True, "max_window_layers": 1, **_WINDOW}
-_ORIGINAL: Json = {"original_max_position_embeddings": 8}
+_ORIGINAL: Json = {"original_max_position_embeddings": 12}
 _FACTORS: Json = {
     "short_factor": [1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7, 1.8],
     "long_factor": [1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 4.5, 5.0, 6.0],
@@ -158,7 +158,7 @@ CONFIG_JSON: dict[str, Json] = {
     "phi3-longrope": _like("phi3", _ORIGINAL, rope_scaling={"rope_type": "longrope", **_FACTORS}),
     "llama-linear": _scaled("linear", factor=4.0),
     # The length that it was trained at is the config's own; the model has eight times as many.
-    "llama-dynamic": _scaled("dynamic", factor=8.0) | {"max_position_embeddings": 8},
+    "llama-dynamic": _scaled("dynamic", factor=8.0) | {"max_position_embeddings": 12},
     "llama-llama3": _scaled(
         "llama3", factor=8.0, low_freq_factor=0.1, high_freq_factor=1.0, **_ORIGINAL
     ),

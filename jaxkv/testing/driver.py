@@ -3,35 +3,27 @@
 Letters: B rows, T tokens, V vocabulary.
 """
 
-import dataclasses
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxkv.caches import Cache, Source
-from jaxkv.caches.cross import CrossSite
 from jaxkv.encoder import encode
 from jaxkv.model import Decoder, forward, params_of
-from jaxkv.testing import explicit_state
+from jaxkv.testing import compiling, explicit_state
 from jaxkv.testing.explicit_state import ExplicitState
-from jaxkv.testing.inputs import BUCKETS, Tokens
+from jaxkv.testing.inputs import Tokens
 from jaxkv.testing.plan import plan_step
 from jaxkv.testing.states import State
-
-# Rows are padded to these numbers for the same reason as tokens to BUCKETS: with a cache only in
-# small models, where copying it costs less than compiling.
-ROWS = (1, 4, 16, 64)
-SMALL = 2**20
 
 
 class Driver:
     """One model's forward, compiled or op by op.
 
-    Steps are padded to a few widths so that little is compiled.
+    Steps are padded to a few sizes so that little is compiled; the rows of a cache only in small
+    models, where copying it costs less than compiling.
 
     Args:
         model: Whose forward.
@@ -54,13 +46,12 @@ class Driver:
         # trace.
         self._forward, self._capture = self._forwarded, self._captured
         self._encode = self._encoded
-        self._is_small = sum(leaf.size for leaf in jax.tree.leaves(self._params)) < SMALL
+        self._is_small = compiling.is_small(model.config)
         if like is not None:
             self._forward, self._capture = like._forward, like._capture
             self._encode = like._encode
         elif compiled:
-            # A tiny model spends its time in the compiler: it is spared the machine code's polish.
-            how = {"xla_backend_optimization_level": 0} if self._is_small else None
+            how = compiling.compiler_options(model.config)
             self._forward = jax.jit(
                 self._forwarded,
                 static_argnames=("fresh", "rectangular"),
@@ -72,27 +63,27 @@ class Driver:
     def encode(self, texts: Tokens) -> Source:
         """Return what the encoder leaves of each row's text."""
         rows = len(texts.count_B)
-        source = self._encode(self._params, *_padded(texts, rows=_fit(rows, ROWS)))
-        return jax.tree.map(partial(_fit_rows, have=_fit(rows, ROWS), rows=rows), source)
+        wide = compiling.fit_rows(rows)
+        source = self._encode(self._params, *self._padded(texts, rows=wide, least=2))
+        return jax.device_put(compiling.fit_lines(source, have=wide, rows=rows))
 
     def run(
         self, state: Cache | None, tokens: Tokens, source: Source | None = None
     ) -> tuple[np.ndarray, Cache | None]:
         """Return logits [B, T, V] of a step on a layout's cache, or without one, and the next."""
         rows, width = tokens.ids_BT.shape
-        is_padded = state is None or (self._is_small and len(state.length_B) == rows)
-        wide = _fit(rows, ROWS) if is_padded else rows
-        ids_BT, count_B = _padded(tokens, rows=wide)
+        wide = self._rows(state, tokens)
+        ids_BT, count_B = self._padded(tokens, rows=wide, least=2 if state is None else 1)
         promises = {} if state is None else _promises(state, tokens, ids_BT.shape[1])
-        if state is not None and is_padded:
-            state = _with_rows(state, wide)
+        if state is not None and wide != rows:
+            state = compiling.with_rows(state, wide)
         if source is not None:
-            source = jax.tree.map(partial(_fit_rows, have=rows, rows=wide), source)
+            source = compiling.fit_lines(source, have=rows, rows=wide)
         logits_BTV, after = self._forward(
             self._params, ids_BT, state, count_B, source=source, **promises
         )
-        if after is not None and is_padded:
-            after = _with_rows(after, rows)
+        if after is not None and wide != rows:
+            after = jax.device_put(compiling.with_rows(after, rows))
         return tokens.scatter(np.asarray(logits_BTV)[:rows, :width]), after
 
     def run_explicit(
@@ -118,7 +109,7 @@ class Driver:
         if state is None:
             rows, width = tokens.ids_BT.shape
             state = explicit_state.empty(
-                self.model, batch=rows, capacity=_fit(width, BUCKETS), source=source or ()
+                self.model, batch=rows, capacity=width, source=source or ()
             )
         if not isinstance(state, ExplicitState):
             state = explicit_state.from_cache(state, self.model)
@@ -150,12 +141,31 @@ class Driver:
             given: Point -> what goes on there instead.
         """
         rows, width = tokens.ids_BT.shape
-        wide = _fit(rows, ROWS) if state is None else rows
-        ids_BT, count_B = _padded(tokens, rows=wide)
+        wide = self._rows(state, tokens)
+        ids_BT, count_B = self._padded(tokens, rows=wide)
         stands = {name: _padded_to(tokens.collect(x), ids_BT) for name, x in (given or {}).items()}
+        if state is not None and wide != rows:
+            state = compiling.with_rows(state, wide)
         seen, after = self._capture(self._params, ids_BT, state, count_B, stands)
+        if after is not None and wide != rows:
+            after = jax.device_put(compiling.with_rows(after, rows))
         found = {name: np.asarray(x)[:rows, :width] for name, x in seen.items()}
         return {name: tokens.scatter(x) for name, x in found.items()}, after
+
+    def _rows(self, state: Cache | None, tokens: Tokens) -> int:
+        """Return the number of rows that is compiled for; a state of another one is refused."""
+        rows = len(tokens.ids_BT)
+        fits = state is None or (self._is_small and len(state.length_B) == rows)
+        return compiling.fit_rows(rows) if fits else rows
+
+    def _padded(
+        self, tokens: Tokens, *, rows: int, least: int = 1
+    ) -> tuple[np.ndarray, np.ndarray]:
+        given, width = tokens.ids_BT.shape
+        wide = compiling.fit_tokens(max(width, least), self.model.config)
+        ids_BT = np.zeros((rows, wide), np.int32)
+        ids_BT[:given, :width] = tokens.front_BT
+        return ids_BT, np.pad(tokens.count_B, (0, rows - given))
 
     def _forwarded(
         self, params: Any, ids_BT: Any, cache: Cache | None, count_B: Any, **promises: Any
@@ -180,20 +190,9 @@ class Driver:
         return seen, after
 
 
-def _fit(number: int, sizes: tuple[int, ...]) -> int:
-    return next((size for size in sizes if size >= number), number)
-
-
-def _padded(tokens: Tokens, *, rows: int) -> tuple[Any, Any]:
-    given, width = tokens.ids_BT.shape
-    ids_BT = np.zeros((rows, _fit(width, BUCKETS)), np.int32)
-    ids_BT[:given, :width] = tokens.front_BT
-    return jnp.asarray(ids_BT), jnp.asarray(np.pad(tokens.count_B, (0, rows - given)))
-
-
-def _padded_to(x_BTD: np.ndarray, ids_BT: Any) -> Any:
+def _padded_to(x_BTD: np.ndarray, ids_BT: np.ndarray) -> np.ndarray:
     short = [(0, wide - n) for wide, n in zip(ids_BT.shape, x_BTD.shape, strict=False)]
-    return jnp.asarray(np.pad(x_BTD, (*short, *((0, 0),) * (x_BTD.ndim - 2))))
+    return np.pad(x_BTD, (*short, *((0, 0),) * (x_BTD.ndim - 2)))
 
 
 def _promises(state: Cache, tokens: Tokens, width: int) -> dict[str, bool]:
@@ -203,30 +202,3 @@ def _promises(state: Cache, tokens: Tokens, width: int) -> dict[str, bool]:
         "fresh": width > 1 and not length_B.any(),
         "rectangular": width == 1 and are_alike,
     }
-
-
-def _with_rows(cache: Cache, rows: int) -> Cache:
-    """Return the cache with empty rows added at the end, or the last rows left out."""
-    have = len(cache.length_B)
-    if rows == have:
-        return cache
-
-    fit = partial(_fit_rows, have=have, rows=rows)
-    length_B, peak_B, overflow_B = map(fit, (cache.length_B, cache.peak_B, cache.overflow_B))
-    shared, sites = cache.shared, cache.sites
-    if shared is None:
-        sites = jax.tree.map(fit, sites)
-    else:
-        table_BC, wanted_B = fit(shared.table_BC), fit(shared.wanted_B)
-        shared = dataclasses.replace(shared, table_BC=table_BC, wanted_B=wanted_B)
-        sites = tuple(
-            jax.tree.map(fit, site) if isinstance(site, CrossSite) else site for site in sites
-        )
-    return Cache(length_B, peak_B, overflow_B, shared, sites, cache.capacity)
-
-
-def _fit_rows(x_B: Any, *, have: int, rows: int) -> Any:
-    # Rows lead, or rows and heads in one axis.
-    lines = x_B.shape[0] // have * rows
-    kept = np.asarray(x_B)[:lines]
-    return jnp.asarray(np.pad(kept, ((0, lines - len(kept)), *[(0, 0)] * (kept.ndim - 1))))

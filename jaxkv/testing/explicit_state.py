@@ -1,6 +1,6 @@
 """The state behind given positions and visibility: what each row holds, and one step on it.
 
-Buffers are the framework's, bookkeeping is numpy's. No state is changed by a step.
+All of it is numpy's, so that nothing is compiled but the model. No state is changed by a step.
 
 Letters: B rows, T new tokens, M = B*T, S slots, K key/value heads, H head width, V vocabulary.
 """
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import jax.numpy as jnp
+import jax
 import numpy as np
 from jaxtyping import Array
 
@@ -19,8 +19,8 @@ from jaxkv.caches import Cache, Source
 from jaxkv.caches.cross import CrossSite, gather_site
 from jaxkv.model import Decoder
 from jaxkv.spec.errors import RequestError, RollbackError
+from jaxkv.testing import compiling
 from jaxkv.testing.explicit import ExplicitSite
-from jaxkv.testing.inputs import BUCKETS
 from jaxkv.testing.plan import Plan
 
 Forward = Callable[[Any, Any, Any], tuple[Any, Any]]
@@ -59,7 +59,7 @@ def empty(model: Decoder, *, batch: int, capacity: int, source: Source = ()) -> 
     latents = [(1, a.latent.rank) if a.latent else None for a in attentions]
     values_of = [latent or plain for latent, plain in zip(latents, heads, strict=True)]
     keys, values = (
-        tuple(jnp.zeros((batch, capacity, *each), model.dtype) for each in shapes)
+        tuple(np.zeros((batch, capacity, *each), model.dtype) for each in shapes)
         for shapes in (heads, values_of)
     )
     position_BS = np.tile(np.arange(capacity, dtype=np.int32), (batch, 1))
@@ -77,13 +77,7 @@ def from_cache(cache: Cache, model: Decoder) -> ExplicitState:
         for i in model.config.self_sites
     ]
     keys, values, held = zip(*layers, strict=True)
-    return dataclasses.replace(
-        state,
-        length_B=length_B,
-        keys=tuple(map(jnp.asarray, keys)),
-        values=tuple(map(jnp.asarray, values)),
-        held=held,
-    )
+    return dataclasses.replace(state, length_B=length_B, keys=keys, values=values, held=held)
 
 
 def advance(
@@ -97,40 +91,40 @@ def advance(
         model: For its positions.
         forward: The model's, on (ids [M, 1], cache, count [M]).
     """
-    tokens = plan.ids_BT.shape[1]
-    plan = _padded(plan)
+    (rows, tokens, slots), wide = plan.visible_BTS.shape, _sizes(plan, model)
     windows = [layer.attention.window for layer in model.config.layers]
-    slot_BT = jnp.asarray(plan.slot_BT)
-    position_BS = jnp.asarray(plan.position_BS)
-    own = tuple(
-        ExplicitSite(
-            keys, values, slot_BT, jnp.asarray(plan.seen(held, window=window)), position_BS
-        )
+    own = [
+        _site(plan, wide, keys, values, plan.seen(held, window=window))
         for keys, values, held, window in zip(
             state.keys, state.values, state.held, windows, strict=True
         )
+    ]
+    ids_BT, position_BT, real_BT = (
+        _widened(x, wide[:2]).astype(np.int32)
+        for x in (plan.ids_BT, plan.position_BT, plan.real_BT)
     )
+    source = compiling.fit_lines(state.source, have=rows, rows=wide[0])
     # A row's tokens, one after the other, share its source.
-    pairs = zip(own, state.source, strict=True) if state.source else ((site,) for site in own)
-    sites = tuple(site for pair in pairs for site in pair)
-    position_M = jnp.asarray(plan.position_BT.reshape(-1))
+    pairs = zip(own, source, strict=True) if source else ((site,) for site in own)
+    position_M = jax.device_put(position_BT.reshape(-1))
     cache = Cache(
         length_B=position_M,
-        peak_B=jnp.zeros_like(position_M),
-        overflow_B=jnp.zeros_like(position_M),
+        peak_B=jax.device_put(np.zeros_like(position_M)),
+        overflow_B=jax.device_put(np.zeros_like(position_M)),
         shared=None,
-        sites=sites,
+        sites=tuple(site for pair in pairs for site in pair),
         capacity=model.config.max_positions,
     )
-    count_M = jnp.asarray(plan.real_BT.reshape(-1).astype(np.int32))
-    logits_M1V, after = forward(jnp.asarray(plan.ids_BT.reshape(-1, 1)), cache, count_M)
+    logits_M1V, after = forward(ids_BT.reshape(-1, 1), cache, real_BT.reshape(-1))
     caches.check(after)
-    logits_BTV = to_numpy(logits_M1V).reshape(*plan.ids_BT.shape, -1)
-    return logits_BTV[:, :tokens], ExplicitState(
+    logits_BTV = to_numpy(logits_M1V).reshape(*wide[:2], -1)
+    return logits_BTV[:rows, :tokens], ExplicitState(
         length_B=plan.length_B,
         position_BS=plan.position_BS,
-        keys=tuple(after.sites[i].k_BSKH for i in model.config.self_sites),
-        values=tuple(after.sites[i].v_BSKH for i in model.config.self_sites),
+        keys=tuple(to_numpy(after.sites[i].k_BSKH)[:rows, :slots] for i in model.config.self_sites),
+        values=tuple(
+            to_numpy(after.sites[i].v_BSKH)[:rows, :slots] for i in model.config.self_sites
+        ),
         held=tuple(held | plan.written_BS for held in state.held),
         source=state.source,
     )
@@ -156,9 +150,9 @@ def write(
     state: ExplicitState, layer: int, k_BSKH: np.ndarray, v_BSKH: np.ndarray
 ) -> ExplicitState:
     """Return the state with one layer's keys and values replaced."""
-    old_k, old_v = state.keys[layer], state.values[layer]
+    like = state.keys[layer]
     keys, values = [*state.keys], [*state.values]
-    keys[layer], values[layer] = jnp.asarray(k_BSKH, old_k.dtype), jnp.asarray(v_BSKH, old_v.dtype)
+    keys[layer], values[layer] = k_BSKH.astype(like.dtype), v_BSKH.astype(like.dtype)
     return dataclasses.replace(state, keys=tuple(keys), values=tuple(values))
 
 
@@ -192,7 +186,7 @@ def gather(state: ExplicitState, rows: np.ndarray) -> ExplicitState:
         tuple(x[rows_B] for x in state.keys),
         tuple(x[rows_B] for x in state.values),
         tuple(x[rows_B] for x in state.held),
-        tuple(gather_site(x, jnp.asarray(rows_B), batch=batch) for x in state.source),
+        tuple(gather_site(x, jax.device_put(rows_B), batch=batch) for x in state.source),
     )
 
 
@@ -204,8 +198,8 @@ def grow(state: ExplicitState, capacity: int) -> ExplicitState:
     return ExplicitState(
         state.length_B,
         position_BS,
-        tuple(jnp.pad(x, (*room, (0, 0), (0, 0))) for x in state.keys),
-        tuple(jnp.pad(x, (*room, (0, 0), (0, 0))) for x in state.values),
+        tuple(np.pad(x, (*room, (0, 0), (0, 0))) for x in state.keys),
+        tuple(np.pad(x, (*room, (0, 0), (0, 0))) for x in state.values),
         tuple(np.pad(x, room) for x in state.held),
         state.source,
     )
@@ -215,7 +209,7 @@ def poison(state: ExplicitState) -> ExplicitState:
     """Return the state with NaN in every slot that holds no token."""
     keys, values = (
         tuple(
-            jnp.where(jnp.asarray(_valid(state, i))[:, :, None, None], x, jnp.nan)
+            np.where(_valid(state, i)[:, :, None, None], x, np.asarray(np.nan, x.dtype))
             for i, x in enumerate(arrays)
         )
         for arrays in (state.keys, state.values)
@@ -227,16 +221,34 @@ def _valid(state: ExplicitState, layer: int) -> np.ndarray:
     return state.held[layer] & (np.arange(state.capacity) < state.length_B[:, None])
 
 
-def _padded(plan: Plan) -> Plan:
+def _sizes(plan: Plan, model: Decoder) -> tuple[int, int, int]:
+    """Return the rows, tokens and slots that are compiled for."""
     rows, tokens, slots = plan.visible_BTS.shape
-    width = next((size for size in BUCKETS if size >= tokens), tokens)
-    fill = {"ids_BT": 0, "real_BT": False, "slot_BT": slots, "position_BT": 0, "visible_BTS": False}
-    wide = {}
-    for name, value in fill.items():
-        given = getattr(plan, name)
-        wide[name] = np.full((rows, width, *given.shape[2:]), value, given.dtype)
-        wide[name][:, :tokens] = given
-    return dataclasses.replace(plan, **wide)
+    wide = compiling.fit_tokens(tokens, model.config)
+    if not compiling.is_small(model.config):
+        return rows, wide, slots
+    return compiling.fit_rows(rows), wide, compiling.fit_slots(slots)
+
+
+def _site(
+    plan: Plan, wide: tuple[int, int, int], keys: Any, values: Any, seen_BTS: np.ndarray
+) -> ExplicitSite:
+    rows, tokens, slots = wide
+    # What is written nowhere stays nowhere when there are more slots.
+    slot_BT = np.where(plan.real_BT, plan.slot_BT, slots).astype(np.int32)
+    held = [_widened(x, (rows, slots, *x.shape[2:])) for x in (keys, values)]
+    return ExplicitSite(
+        *map(jax.device_put, held),
+        slot_BT=jax.device_put(_widened(slot_BT, (rows, tokens), fill=slots)),
+        visible_BTS=jax.device_put(_widened(seen_BTS, wide)),
+        position_BS=jax.device_put(_widened(plan.position_BS, (rows, slots))),
+    )
+
+
+def _widened(x: np.ndarray, shape: tuple[int, ...], *, fill: int = 0) -> np.ndarray:
+    """Return the array with more rows, tokens or slots at the ends of its axes."""
+    room = [(0, wide - have) for have, wide in zip(x.shape, shape, strict=True)]
+    return np.pad(x, room, constant_values=fill)
 
 
 def _by_token(stored: Any, *, capacity: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -17,10 +17,16 @@ _ALWAYS = (
 )
 _NEVER = {
     "batch_invariant": "a matrix product may round a row by the number of its neighbours",
-    "prefix": "there is no prefix store",
     "speculate": "there is no speculative generation",
     "quant": "there is no quantized cache",
 }
+
+_RESTEPPED = ("cache.partition", "cache.prefix", "cache.program", "spec.greedy", "window.ring")
+_FOLLOWS = (
+    "Rotary speeds follow the length of a row: earlier keys keep the speeds of their time, so a "
+    "text's result depends on the steps in which it was fed.",
+    "docs/families.md",
+)
 
 
 @dataclass(frozen=True)
@@ -42,6 +48,8 @@ class SubjectInfo:
         notes: Sentences for reports.
         absent: Capability -> why it is not offered.
         variants: Names that `variant` takes; N stands for a number.
+        steady: The longest text whose result does not depend on its steps; None for any.
+        documented: Relation -> a sentence about a difference there by design, and its source.
     """
 
     name: str
@@ -57,6 +65,8 @@ class SubjectInfo:
     notes: tuple[str, ...] = ()
     absent: Mapping[str, str] = field(default_factory=dict)
     variants: tuple[str, ...] = ()
+    steady: int | None = None
+    documented: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -83,7 +93,7 @@ def describe(
     """Return what a subject on a layout offers, and why it does not offer the rest."""
     config = model.config
     absent = _absent(config, layout)
-    extra = {"rope", "gqa", "mla", "paged", "cross"} - absent.keys()
+    extra = {"rope", "gqa", "mla", "paged", "cross", "prefix"} - absent.keys()
     return SubjectInfo(
         name=name,
         framework="jax",
@@ -98,7 +108,16 @@ def describe(
         notes=notes,
         absent=absent,
         variants=_variants(config, layout),
+        steady=_steady(config),
+        documented=dict.fromkeys(_RESTEPPED, _FOLLOWS) if config.follows_length else {},
     )
+
+
+def _steady(config: ModelConfig) -> int | None:
+    ropes = [layer.attention.rope for layer in config.layers]
+    scalings = [rope.scaling for rope in ropes if rope is not None and rope.follows_length]
+    starts = [getattr(scaling, "original_max_positions", 0) for scaling in scalings]
+    return min(starts, default=None)
 
 
 def _absent(config: ModelConfig, layout: str) -> dict[str, str]:
@@ -110,6 +129,8 @@ def _absent(config: ModelConfig, layout: str) -> dict[str, str]:
         absent["capture"] = "points are not driven beside an encoder"
     if config.learned_positions:
         absent["rope"] = "positions are learned, so a shift reads another part of their table"
+    elif config.follows_length:
+        absent["rope"] = "rotary speeds follow the length, so a shift past a length changes them"
     if all(a.groups == 1 for a in attentions):
         absent["gqa"] = "every query head has a key/value head of its own already"
     if any(a.latent is not None for a in attentions):
@@ -118,6 +139,7 @@ def _absent(config: ModelConfig, layout: str) -> dict[str, str]:
         absent["mla"] = "the model has no latent attention"
     if layout != "paged":
         absent["paged"] = f"the {layout} layout has no pages; layout=paged has"
+        absent["prefix"] = "prefixes are shared as pages, which layout=paged has"
     if layout == "window" and any(a.window is not None for a in attentions):
         absent["rollback"] = "a ring has evicted what a long rollback needs"
     return absent

@@ -10,7 +10,7 @@ from jaxkv import caches
 from jaxkv.caches import Cache, Source
 from jaxkv.caches.cross import CrossSite
 from jaxkv.spec.errors import RequestError, ShapeError
-from jaxkv.testing import explicit_state, surgery
+from jaxkv.testing import compiling, explicit_state, surgery
 from jaxkv.testing.explicit_state import ExplicitState, to_numpy
 from jaxkv.testing.info import KV
 
@@ -61,7 +61,8 @@ def read(state: State, layer: int) -> KV:
     """Return one layer's stored keys and values."""
     if isinstance(state, ExplicitState):
         return KV(*explicit_state.read(state, layer))
-    return KV(*(to_numpy(array) for array in caches.read(state, _site_of(state, layer))))
+    stored = caches.read(compiling.widened(state), _site_of(state, layer))
+    return KV(*(to_numpy(array)[: len(state.length_B)] for array in stored))
 
 
 def write(state: State, layer: int, kv: KV) -> State:

@@ -19,6 +19,8 @@ FIELDS = {
     "decode_tokens_per_second",
     "compilations",
     "forwarded_positions",
+    "layout",
+    "reused_positions",
 }
 pytestmark = pytest.mark.parametrize("twin", TWINS)
 
@@ -201,7 +203,8 @@ def test_the_help_names_every_option(twin, capsys):
     options = (
         "prompt max-new-tokens dtype capacity no-cache json temperature top-k top-p min-p seed"
     )
-    for option in [*options.split(), "chat", "layout", "page-size"]:
+    kept = ["save-cache", "load-cache", "tenant"]
+    for option in [*options.split(), "chat", "layout", "page-size", *kept]:
         assert f"--{option}" in text
 
 

@@ -87,7 +87,7 @@ def permuted(cell, state, to_A):
 @pytest.mark.parametrize("sizes", [[5, 3, 9, 7], [1] * 24, [23, 1]], ids=str)
 def test_tiles_of_two_pages_give_the_logits_of_one_forward(cell, sizes, monkeypatch):
     """The carried softmax, with windows of 5 and 8 that begin inside a tile and past the first."""
-    monkeypatch.setattr(module(cell, "caches.paged"), "TILE", 8)
+    monkeypatch.setattr(module(cell, "caches.page_reads"), "TILE", 8)
     subject, ids = subject_of(cell, 4), ids_of(cell, 12)
 
     state, logits, at = subject.init(BATCH, CAPACITY), [], 0
@@ -101,7 +101,7 @@ def test_tiles_of_two_pages_give_the_logits_of_one_forward(cell, sizes, monkeypa
 
 @cells
 def test_ragged_rows_read_by_tiles_equal_their_solo_runs(cell, monkeypatch):
-    monkeypatch.setattr(module(cell, "caches.paged"), "TILE", 8)
+    monkeypatch.setattr(module(cell, "caches.page_reads"), "TILE", 8)
     subject, ids = subject_of(cell, 4), ids_of(cell, 13)
     counts, at = [[3, 8, 0, 5], [8, 1, 0, 8], [1, 0, 0, 1]], np.zeros(BATCH, int)
     state = subject.init(BATCH, CAPACITY)

@@ -16,11 +16,34 @@ import torch
 from crosscheck import assert_agree, decode, semantic
 from jaxkv.spec.checkpoint import Checkpoint
 from jaxkv.spec.huggingface import read_huggingface
-from tests.parity.peers import FOLLOWING, IDS, MODELS, fed, peer, peer_logits, peer_steps, released
+from tests.parity.peers import (
+    FOLLOWING,
+    IDS,
+    MODELS,
+    fed,
+    peer,
+    peer_logits,
+    peer_steps,
+    released,
+    released_steps,
+)
 from tests.tiny import DEEP, TWINS, Cell, new_subject
 
 # Tokens of each row in steps of at most 8: rows end apart, and one takes none in the last step.
 RAGGED = ((8, 8, 7, 0), (1, 8, 8, 6))
+# One by one, one apart at either end, and chunks around the windows of 5; each fills the cache.
+PARTITIONS = {
+    "ones": [1] * 23,
+    "one-first": [1, 22],
+    "one-last": [22, 1],
+    "window-less-one": [4] * 5 + [3],
+    "window-and-one": [6] * 3 + [5],
+}
+partitions = pytest.mark.parametrize("sizes", PARTITIONS.values(), ids=PARTITIONS)
+# How a text is cut is the cache's affair, which `relations/` tests in both twins: jaxkv would
+# compile two programs more for each model.
+CUT = [(name, twin) for name in MODELS for twin in TWINS if DEEP or twin == "torchkv"]
+CUT_FOLLOWING = [(name, twin) for name in FOLLOWING for twin in TWINS if DEEP or twin == "torchkv"]
 EACH_LAYOUT = ("contiguous", "window", "paged") if DEEP else ("contiguous",)
 # jaxkv compiles a program for each model and kind of step: the rest of the product when deep. The
 # formulas of the scalings have tests of their own; what ragged steps owe does not depend on them.
@@ -37,9 +60,11 @@ def cases(left_out: set[str]) -> list[tuple[str, str]]:
 
 twins = pytest.mark.parametrize("twin", TWINS)
 # transformers computes norms, angles and softmax in float32 whatever the dtype; where experts are
-# chosen, a rounded share is a factor on all that an expert gives.
-ROUNDED = {"mixtral": 2e-5, "qwen3_moe": 2e-5, "deepseek_v2": 2e-5, "deepseek_v3": 2e-5}
-ROUNDED |= {"deepseek_v2-greedy": 2e-5, "deepseek_v3-halves": 2e-5}
+# chosen, a rounded share is a factor on all that an expert gives; longrope rounds its factor on cos
+# and sin as well.
+ROUNDED = {"mixtral": 2e-5, "qwen3_moe": 2e-5, "phi3-longrope": 4e-6}
+ROUNDED |= dict.fromkeys(("deepseek_v2", "deepseek_v2-greedy", "deepseek_v3"), 2e-5)
+ROUNDED |= {"deepseek_v3-halves": 2e-5}
 
 
 @pytest.fixture(scope="module")
@@ -122,6 +147,33 @@ def test_the_numpy_decoder_equals_transformers(name, load):
     oracle = decode(checkpoint.config.to_dict(), dict(checkpoint.weights), IDS)
 
     assert_agree(oracle, peer_logits(name), semantic(), name="logits", names=("numpy", name))
+
+
+@partitions
+@pytest.mark.parametrize(("name", "twin"), CUT)
+def test_a_text_cut_anywhere_equals_transformers(name, twin, sizes, subject):
+    logits = fed(subject(name, twin, "contiguous"), sizes)
+
+    assert_agree(logits, peer_logits(name), semantic(), name="logits", names=(twin, name))
+
+
+@partitions
+@pytest.mark.parametrize(("name", "twin"), CUT_FOLLOWING)
+def test_where_speeds_follow_the_length_each_partition_is_that_of_transformers(
+    name, twin, sizes, subject
+):
+    logits = fed(subject(name, twin, "contiguous"), sizes)
+
+    assert_agree(logits, peer_steps(name, sizes), semantic(), name="logits", names=(twin, name))
+
+
+@pytest.mark.parametrize("sizes", [[23], [8, 8, 1, 6]], ids=["whole", "steps"])
+@pytest.mark.parametrize("name", FOLLOWING)
+def test_where_speeds_follow_the_length_steps_equal_transformers_as_released(name, sizes, subject):
+    logits = fed(subject(name, "torchkv", "contiguous"), sizes)
+
+    tolerance = semantic(rtol=ROUNDED.get(name, 2e-6))
+    assert_agree(logits, released_steps(name, sizes), tolerance, name="logits")
 
 
 @twins

@@ -19,6 +19,7 @@ SECTIONS = (
     "Fingerprints of failure",
     "Memory",
     "What crosscheck says",
+    "What is shared",
 )
 MOST = 3
 ROW = re.compile(r"^\| (?P<id>[^|]+) \| (?P<claim>[^|]+) \| (?P<shown>[^|]+) \|$")
@@ -175,7 +176,10 @@ GOOD = {
     + f"## {SECTIONS[3]}\n| C-B-01 | It holds. | `docs/a.md#it-is-so`; `ShapeError: has 3` |\n"
     + f"## {SECTIONS[4]}\n| C-B-02 | It holds. | by construction `jaxkv/a.py::A` |\n"
     + f"## {SECTIONS[5]}\n| C-C-01 | It holds. | by construction `jaxkv/a.py::A` |\n"
-    + f"## {SECTIONS[6]}\n| C-C-02 | It holds. | by construction `jaxkv/a.py::A` |\n",
+    + "".join(
+        f"## {section}\n| C-C-0{i} | It holds. | by construction `jaxkv/a.py::A` |\n"
+        for i, section in enumerate(SECTIONS[6:], 2)
+    ),
     "docs/a.md": "# A page\n\n## It is so\n",
     "tests/a.py": "def test_it():\n    pass\n",
     "jaxkv/a.py": "class A:\n    pass\n\nraise ShapeError(f'it {x} ' f'has 3')\n",

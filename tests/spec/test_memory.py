@@ -137,6 +137,25 @@ def test_reported_bytes_are_those_of_the_live_arrays(
     assert counted + memory.bookkeeping_bytes(3) == caches.nbytes(cache)
 
 
+@pytest.mark.parametrize("pool_pages", [None, 17])
+@pytest.mark.parametrize("page_size", [1, 5, 16])
+@pytest.mark.parametrize("twin", ["jaxkv", "torchkv"])
+def test_reported_bytes_of_pages_are_those_of_the_live_arrays(
+    twin: str, page_size: int, pool_pages: int | None
+):
+    """KV-80: the trash page, the table and the counts among them; capacity 12, no whole page."""
+    config, caches = model(8, None), importlib.import_module(f"{twin}.caches")
+    sizes = {"page_size": page_size, "pool_pages": pool_pages}
+
+    cache = caches.init(config, batch=3, capacity=12, dtype="float32", layout="paged", **sizes)
+
+    counted = memory.model_cache_bytes(
+        config, batch=3, tokens=12, itemsize=4, layout="paged", **sizes
+    )
+    table = memory.page_table_bytes(batch=3, tokens=12, **sizes)
+    assert counted + table + memory.bookkeeping_bytes(3) == caches.nbytes(cache)
+
+
 def test_kv_heads_count_and_query_heads_do_not():
     layer = model(None).layers[0]
     more = replace(layer, attention=replace(layer.attention, num_heads=8))
@@ -259,5 +278,5 @@ def test_unknown_layout_is_refused():
         memory.model_cache_bytes(model(None), batch=1, tokens=1, itemsize=2, layout="ring")
 
     assert str(error.value) == (
-        "model_cache_bytes: layout is 'ring', expected one of contiguous, window."
+        "model_cache_bytes: layout is 'ring', expected one of contiguous, paged, window."
     )

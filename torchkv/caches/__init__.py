@@ -13,6 +13,7 @@ from torchkv.caches.cross import Source
 from torchkv.caches.disk import load, peek, save
 from torchkv.caches.history import fork, gather, reset, rollback
 from torchkv.caches.layouts import LAYOUTS
+from torchkv.caches.prefix import Lease, PrefixStore
 from torchkv.caches.sharing import adopt, fork_row, hold, holders, release
 from torchkv.caches.state import Bias, Cache, Expand, Rotate, Step
 from torchkv.caches.verbs import attend, begin, check, check_dtype, check_options, commit, init
@@ -23,6 +24,8 @@ __all__ = [
     "Bias",
     "Cache",
     "Expand",
+    "Lease",
+    "PrefixStore",
     "Rotate",
     "Rule",
     "Source",

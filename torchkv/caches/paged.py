@@ -5,8 +5,7 @@ The bookkeeping stands in `pages`; here is what a layer does with it. Writing is
 attention to latents has no values of its own: they are the first `rank` channels of the keys.
 
 Letters: B rows, T new tokens, N query heads, K key/value heads, H head width, P page size, A pages
-of the pool, C columns of the table, J pages of a tile, S = J*P slots of a tile, M = G*T grouped
-queries, R real tokens of all rows.
+of the pool, C columns of the table, S = C*P slots, R real tokens of all rows.
 """
 
 from dataclasses import dataclass
@@ -19,12 +18,9 @@ from torch import Tensor as Array
 from jaxkv.spec.config import Attention
 from jaxkv.spec.errors import ShapeError
 from torchkv import ops
-from torchkv.caches import slots
+from torchkv.caches import page_reads, slots
 from torchkv.caches.pages import PagePlan, Pages, filled_slots
 from torchkv.caches.state import Bias, Cache, Expand, Rotate, Step
-
-# Tokens that are read at once: enough for a product that pays, few enough to stay in a CPU's cache.
-TILE = 256
 
 
 @dataclass(frozen=True)
@@ -95,9 +91,8 @@ def attend(
 ) -> tuple[Float[Array, "B T N _"], PagedSite]:
     """Return the attention output of T new tokens, and the pool, written in place.
 
-    Shared pages that the step writes to are copied first, as `begin` planned. Then tile after tile
-    of pages is read, from the oldest that a query sees to the longest row's last, and the softmax
-    is carried along (running maximum and sum), so that no whole row is ever gathered.
+    Shared pages that the step writes to are copied first, as `begin` planned. Then the pages are
+    read, tile after tile (`page_reads`); no whole row is ever gathered.
 
     Args:
         site: One attention's pool, written in place.
@@ -115,9 +110,8 @@ def attend(
         ShapeError: K, H or dtype differ from the site; see `caches.attend`.
 
     Not checked here: that the rows have their pages; `begin` refuses those that do not.
-    Cost: writes 2*B*T*K*H elements and the copied pages; reads the used tiles, or nothing but the
-    new tokens when the step is fresh.
-    Source: paged attention (Kwon et al. 2023), online softmax (Milakov and Gimelshein 2018).
+    Cost: writes 2*B*T*K*H elements and the copied pages; reads what `page_reads.attend_pages` says,
+    or nothing but the new tokens when the step is fresh.
     """
     if rotate is not None:
         q_BTNH, k_BTKH = rotate(q_BTNH, step.position_BT), rotate(k_BTKH, step.position_BT)
@@ -136,7 +130,8 @@ def attend(
             bias=bias,
         )
         return out_BTNH, site
-    return _attend_tiles(site, step, plan.pages, q_BTNH, rule, bias, expand), site
+    out_BTNH = page_reads.attend_pages(site, step, q_BTNH, rule=rule, bias=bias, expand=expand)
+    return out_BTNH, site
 
 
 def fault(site: PagedSite, cache: Cache) -> str | None:
@@ -165,7 +160,7 @@ def read(
 
     In the order of the text, all columns of the table: a probe for tests and crosscheck.
     """
-    k_BKSH, v_BKSH = _tile(site, shared.table_BC)
+    k_BKSH, v_BKSH = page_reads.tile(site, shared.table_BC)
     key_S = torch.arange(k_BKSH.shape[2], dtype=torch.int32, device=length_B.device)
     key_BS = key_S.expand(length_B.shape[0], -1)
     return *slots.by_row(k_BKSH, v_BKSH), key_BS, key_BS < length_B.unsqueeze(1)
@@ -234,70 +229,3 @@ def _write(site: PagedSite, step: Step, pages: Pages, k_BTKH: Array, v_BTKH: Arr
     site.k_AKPH[page_R, :, slot_R] = k_BTKH[row_R, token_R]
     if site.v_AKPH is not None and v_BTKH is not None:
         site.v_AKPH[page_R, :, slot_R] = v_BTKH[row_R, token_R]
-
-
-def _tile(site: PagedSite, page_BJ: Array) -> tuple[Array, Array]:
-    k_BKSH, *values = (pool[page_BJ].transpose(1, 2).flatten(2, 3) for pool in _pools(site))
-    return k_BKSH, slots.values_of(k_BKSH, values[0] if values else None, rank=site.rank)
-
-
-def _attend_tiles(
-    site: PagedSite,
-    step: Step,
-    pages: Pages,
-    q_BTNH: Array,
-    rule: ops.Rule,
-    bias: Bias | None,
-    expand: Expand | None,
-) -> Array:
-    rows, tokens, heads, _ = q_BTNH.shape
-    size, (kv_heads, width) = pages.page_size, _read_form(site, expand)
-    q_BKMH = ops.group_queries(q_BTNH, kv_heads)
-    up = ops.wide(q_BTNH.dtype)
-    out_BKMH = q_BKMH.new_zeros((*q_BKMH.shape[:3], width), dtype=up)
-    total_BKM1 = out_BKMH.new_zeros((*q_BKMH.shape[:3], 1))
-    peak_BKM1 = torch.full_like(total_BKM1, -torch.inf)
-    end_B1 = (step.length_B + step.count_B).unsqueeze(1)
-    for first in range(_oldest_page(step, rule, size), -(-step.used // size), max(1, TILE // size)):
-        page_BJ = pages.table_BC[
-            :, first : min(first + max(1, TILE // size), -(-step.used // size))
-        ]
-        k_BKSH, v_BKSH = _tile(site, page_BJ)
-        if expand is not None:
-            k_BKSH, v_BKSH = slots.expanded(k_BKSH, expand)
-        key_S = torch.arange(k_BKSH.shape[2], dtype=torch.int32, device=end_B1.device)
-        key_BS = (key_S + first * size).expand(end_B1.shape[0], -1)
-        valid_BS = key_BS < end_B1
-        if not step.clean:
-            v_BKSH = v_BKSH.masked_fill(~valid_BS[:, None, :, None], 0.0)
-        score_BKMS = ops.score(q_BKMH, k_BKSH, rule=rule)
-        if bias is not None:
-            bias_BNTS = bias(step.position_BT, key_BS)
-            slots.check_bias(bias_BNTS, expected=(rows, heads, tokens, key_BS.shape[1]))
-            score_BKMS = score_BKMS + ops.group_bias(bias_BNTS, num_kv_heads=kv_heads)
-        visible_BTS = ops.is_visible(step.position_BT, key_BS, valid_BS, rule=rule)
-        hidden_B1MS = ~ops.spread(visible_BTS, groups=heads // kv_heads)
-        score_BKMS = score_BKMS.masked_fill(hidden_B1MS, -torch.inf)
-        higher_BKM1 = torch.maximum(peak_BKM1, score_BKMS.amax(-1, keepdim=True))
-        # A query that has seen no key yet has a peak of -inf; any finite one gives it weights of 0.
-        around_BKM1 = higher_BKM1.masked_fill(higher_BKM1 == -torch.inf, 0.0)
-        weight_BKMS = torch.exp(score_BKMS - around_BKM1)
-        shrink_BKM1 = torch.exp(peak_BKM1 - around_BKM1)
-        part_BKMH = torch.matmul(weight_BKMS.to(v_BKSH.dtype), v_BKSH)
-        out_BKMH = out_BKMH * shrink_BKM1 + part_BKMH
-        total_BKM1 = total_BKM1 * shrink_BKM1 + weight_BKMS.sum(-1, keepdim=True)
-        peak_BKM1 = higher_BKM1
-    out_BKMH = out_BKMH / total_BKM1.masked_fill(total_BKM1 == 0, 1.0)
-    return ops.ungroup(out_BKMH.to(site.k_AKPH.dtype), tokens=tokens)
-
-
-def _read_form(site: PagedSite, expand: Expand | None) -> tuple[int, int]:
-    """Return how many heads of keys and values are read, and how wide the values are."""
-    if expand is not None:
-        _, _, heads, width = expand(site.k_AKPH[:1, :, :1].transpose(1, 2))[1].shape
-        return heads, width
-    return site.k_AKPH.shape[1], site.k_AKPH.shape[3] if site.rank is None else site.rank
-
-
-def _oldest_page(step: Step, rule: ops.Rule, size: int) -> int:
-    return 0 if rule.window is None else max(0, step.oldest + 1 - rule.window) // size

@@ -56,6 +56,29 @@ class PagePlan:
     target_B: Int[Array, " B"]
 
     @cached_property
+    def owners(self) -> tuple[Int[Array, " A"], Int[Array, " A"]]:
+        """The first row that has each page, B for none, and the page's column in that row."""
+        table_BC, (rows, columns) = self.pages.table_BC.long(), self.pages.table_BC.shape
+        owner_A = torch.full_like(self.pages.count_A, rows, dtype=torch.int64)
+        column_A = torch.zeros_like(self.pages.count_A)
+        column_C = torch.arange(columns, dtype=torch.int32, device=table_BC.device)
+        for row in reversed(range(rows)):
+            owner_A[table_BC[row]], column_A[table_BC[row]] = row, column_C
+        owner_A[0] = rows
+        return owner_A, column_A
+
+    @cached_property
+    def left(self) -> tuple[Int[Array, "B _"], Int[Array, "B _"]]:
+        """The pages of each row that another row owns, from the left, and their columns."""
+        table_BC, rows = self.pages.table_BC, len(self.pages.table_BC)
+        row_B1 = torch.arange(rows, device=table_BC.device).unsqueeze(1)
+        is_left_BC = (table_BC > 0) & (self.owners[0][table_BC.long()] != row_B1)
+        most = int(is_left_BC.sum(1).max())
+        order_BC = (~is_left_BC).to(torch.int8).argsort(dim=1, stable=True)[:, :most]
+        page_BC = table_BC.masked_fill(~is_left_BC, 0).gather(1, order_BC)
+        return page_BC, order_BC.to(torch.int32)
+
+    @cached_property
     def copies(self) -> list[tuple[int, int]]:
         """Source and target of each copy, read from the device once a step."""
         pairs = torch.stack((self.source_B, self.target_B), 1).tolist()

@@ -132,7 +132,8 @@ def begin(
         if (fault := module_of(site).fault(site, cache)) is not None:
             raise ShapeError(f"begin: sites[{i}] {fault}. Make the cache with `init`.")
     count_B, length_B = count_B.to(torch.int32), cache.length_B
-    past_capacity_B = length_B + count_B - cache.capacity
+    # The room first: length + count could exceed what int32 holds.
+    past_capacity_B = count_B - (cache.capacity - length_B)
     excess_B = torch.maximum(past_capacity_B, (count_B - T).maximum(-count_B)).clamp(min=0)
     if fresh:
         excess_B = torch.where(length_B > 0, count_B.clamp(min=1), excess_B)

@@ -261,12 +261,12 @@ def _intact(site: WindowSite, length_B: Array, peak_B: Array) -> tuple[Array, Ar
     # The peak's own lap has overwritten what lies more than one ring below it.
     ring = site.k_BKCH.shape[2]
     key_BC, held_BC = _places(length_B, ring, ring)
-    return key_BC, held_BC & (key_BC + ring >= peak_B.unsqueeze(1))
+    return key_BC, held_BC & (key_BC >= peak_B.unsqueeze(1) - ring)
 
 
 def _needed(site: WindowSite, length_B: Array, peak_B: Array) -> Array:
     key_BC, intact_BC = _intact(site, length_B, peak_B)
-    return intact_BC & (key_BC + site.window + site.slack > length_B.unsqueeze(1))
+    return intact_BC & (key_BC > length_B.unsqueeze(1) - (site.window + site.slack))
 
 
 def _in_reach(site: WindowSite, step: Step, key_BS: Array) -> Array:

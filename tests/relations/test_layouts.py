@@ -1,0 +1,168 @@
+"""Layout x family x partition x batch x history: every layout says what one forward says.
+
+Each pair of choices occurs; the whole product when deep. The forward without a cache is what
+contiguous is held to as well, so two layouts that agree with it agree with each other.
+"""
+
+import importlib
+from functools import cache
+
+import numpy as np
+import pytest
+
+from crosscheck import assert_agree, close
+from jaxkv.spec.identity import Identity
+from jaxkv.spec.tiny import open_subject
+from tests.pairwise import cover, pairs_of
+from tests.tiny import DEEP, TWINS
+
+EXACT = close(rtol=1e-10, atol=1e-10)
+CAPACITY, LENGTH, SLACK = 40, 24, 6
+LAYOUTS = {
+    "contiguous": {},
+    "window": {},
+    "paged-4": {"page_size": 4},
+    "paged-7-moved": {"page_size": 7},
+}
+# One of each kind of attention; the others of docs/families.md when deep.
+FAMILIES = ("llama-mixed", "gpt2", "gemma3", "phi3", "mixtral")
+MORE = ("reference", "qwen2", "qwen3", "gemma2", "gpt_neox", "mistral")
+PARTITIONS = {"whole": [8], "ones": [1] * 8, "uneven": [3, 1, 4]}
+BATCHES = {"alone": 1, "equal": 4, "ragged": 4}
+HISTORIES = ("none", "rollback", "gather", "fork", "saved", "reset", "forked-row")
+CASES = cover(
+    tuple(LAYOUTS),
+    FAMILIES + MORE if DEEP else FAMILIES,
+    tuple(PARTITIONS),
+    tuple(BATCHES),
+    HISTORIES,
+)
+
+
+@cache
+def subject_of(twin, family, layout):
+    checkpoint, _ = open_subject(family)
+    model = importlib.import_module(f"{twin}.weights").from_arrays(
+        checkpoint.config, checkpoint.weights, dtype="float64"
+    )
+    kind = importlib.import_module(f"{twin}.subject").Subject
+    return kind(model, layout=layout.split("-")[0], slack=SLACK, **LAYOUTS[layout])
+
+
+@pytest.mark.parametrize("twin", TWINS)
+@pytest.mark.parametrize("case", CASES, ids="-".join)
+def test_every_layout_says_what_one_forward_says(twin, case, tmp_path):
+    layout, family, partition, batch, history = case
+    subject = subject_of(twin, family, layout)
+    rows, rng = BATCHES[batch], np.random.default_rng(len("-".join(case)))
+    texts = rng.integers(0, subject.info.vocab_size, (rows, LENGTH))
+    held = np.array([12, 7, 12, 9][:rows]) if batch == "ragged" else np.full(rows, 12)
+
+    state = fed(subject, texts, held)
+    state, texts, held = HISTORY[history](subject, state, texts, held, tmp_path)
+    if layout.endswith("moved"):
+        state = subject.permute_pages(state, seed=3)
+    for size in PARTITIONS[partition]:
+        chunk = np.stack([row[at : at + size] for row, at in zip(texts, held, strict=True)])
+        logits, state = subject.step(state, chunk)
+        whole = subject.full(texts)
+        expected = np.stack([row[at : at + size] for row, at in zip(whole, held, strict=True)])
+        assert_agree(logits, expected, EXACT, name="logits", names=(layout, "one forward"))
+        held = held + size
+    np.testing.assert_array_equal(subject.length(state), held)
+
+
+def fed(subject, texts, held):
+    """Return a state that holds the first tokens of each row, fed in two ragged chunks."""
+    state = subject.init(len(texts), CAPACITY)
+    first = np.minimum(held, 8)
+    _, state = subject.step(state, texts[:, :8], count=first)
+    rest = np.stack([row[at : at + 8] for row, at in zip(texts, first, strict=True)])
+    return subject.step(state, rest, count=held - first)[1]
+
+
+def _rollback(subject, state, texts, held, tmp_path):
+    """Three tokens back, then others."""
+    texts = texts.copy()
+    texts[:, 5:] = np.where(np.arange(5, LENGTH) < (held - 3)[:, None], texts[:, 5:], texts[:, :-5])
+    return subject.rollback(state, held - 3), texts, held - 3
+
+
+def _gather(subject, state, texts, held, tmp_path):
+    rows = np.array([len(texts) - 1, 0, *range(len(texts))])[: len(texts)]
+    return subject.gather(state, rows), _continued(texts[rows], held[rows]), held[rows]
+
+
+def _fork(subject, state, texts, held, tmp_path):
+    kept = subject.fork(state)
+    subject.step(state, texts[:, -3:])
+    return kept, texts, held
+
+
+def _saved(subject, state, texts, held, tmp_path):
+    caches = _caches(subject)
+    given = {
+        "identity": Identity(subject.model.config, "7", "float64", subject.layout),
+        "tokens": [row[:n].tolist() for row, n in zip(texts, held, strict=True)],
+    }
+    caches.save(state, tmp_path / "cache", **given)
+    return caches.load(tmp_path / "cache", subject.init(len(texts), CAPACITY), **given), texts, held
+
+
+def _reset(subject, state, texts, held, tmp_path):
+    """The last row is given up, and another text begins in it."""
+    caches = _caches(subject)
+    only = np.arange(len(texts)) == len(texts) - 1
+    state = caches.reset(state, _array(subject, only))
+    texts = np.where(only[:, None], texts[:, ::-1], texts)
+    return state, texts, np.where(only, 0, held)
+
+
+def _forked_row(subject, state, texts, held, tmp_path):
+    caches = _caches(subject)
+    rows = np.arange(len(texts))
+    rows[0] = rows[-1]
+    state = caches.fork_row(state, int(rows[-1]), 0)
+    return state, _continued(texts[rows], held[rows]), held[rows]
+
+
+def _continued(texts, held):
+    """Return the texts with other tokens after what is held, so that rows that were one differ."""
+    other = np.roll(texts, np.arange(len(texts)).sum() + 1, axis=0)[:, ::-1]
+    return np.where(np.arange(LENGTH) < held[:, None], texts, other)
+
+
+def _caches(subject):
+    return importlib.import_module(type(subject).__module__.replace("subject", "caches"))
+
+
+def _array(subject, array):
+    if type(subject).__module__.startswith("torchkv"):
+        import torch
+
+        return torch.from_numpy(array)
+    import jax.numpy as jnp
+
+    return jnp.asarray(array)
+
+
+HISTORY = {
+    "none": lambda subject, state, texts, held, tmp_path: (state, texts, held),
+    "rollback": _rollback,
+    "gather": _gather,
+    "fork": _fork,
+    "saved": _saved,
+    "reset": _reset,
+    "forked-row": _forked_row,
+}
+
+
+def test_the_cases_hold_every_pair_of_choices():
+    axes = (tuple("abc"), tuple("de"), tuple("fghi"))
+    rows = pairs_of(*axes)
+
+    for first in range(3):
+        for second in range(first):
+            found = {(row[second], row[first]) for row in rows}
+            assert len(found) == len(axes[first]) * len(axes[second])
+    assert len(rows) < 3 * 2 * 4
