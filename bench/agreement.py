@@ -70,7 +70,8 @@ def measure(model: str) -> dict[tuple[str, str], dict[str, float | str]]:
             subject = factory(model, dtype="float64", **options)
             size = subject.info.vocab_size
             ids = np.random.default_rng(1).integers(0, size, (ROWS, LENGTH))
-            expected = decode(*subject.decoder_inputs(), ids)
+            config, weights = subject.decoder_inputs()
+            expected = decode(config, weights, ids)
             found[twin, layout] = {
                 name: _difference(subject, layout, ids, sizes, expected)
                 for name, sizes in CHUNKINGS.items()

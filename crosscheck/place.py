@@ -23,6 +23,18 @@ def point_words(name: str) -> str:
     return name
 
 
+def possessive(name: str) -> str:
+    """Return a captured point's name as a part of a sentence: "layer 1's attn"."""
+    found = re.fullmatch(r"layers\.(\d+)\.(.+)", name)
+    if found is None:
+        return "what enters the last norm" if name == "norm.in" else name
+    layer, part = f"layer {found[1]}", found[2]
+    if part == "in":
+        return f"what enters {layer}"
+    fed = part.removesuffix("_norm")
+    return f"{layer}'s {part}" if fed == part else f"what enters {layer}'s {fed}"
+
+
 @dataclass(frozen=True)
 class Place:
     """One element: its point, row (axis 0), position (axis 1) and the rest of its index."""

@@ -32,7 +32,9 @@ class Divergence:
         chunk: Which step of the left side fed it.
         layer: The first layer whose cache or output differs; None for the head or when unknown.
         point: `k`, `v`, `attn`, `resid`, `logits`, ...
-        inherited: Whether that layer's inputs already differed.
+        inherited: Whether it came in with that layer's inputs; None where it could not be told.
+        origin: Where an inherited difference arises, by canonical name; None where unknown.
+        isolated: How `inherited` was found out, or why not, in words.
     """
 
     relation: str
@@ -42,6 +44,8 @@ class Divergence:
     layer: int | None
     point: str
     inherited: bool | None
+    origin: str | None = None
+    isolated: str = ""
 
 
 @dataclass(frozen=True)

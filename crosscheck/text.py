@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 
 from crosscheck.exits import MEANING, exit_code
-from crosscheck.place import point_words
+from crosscheck.place import point_words, possessive
 from crosscheck.report import comparison_report
 from crosscheck.results import Diagnosis, Divergence, RelationResult, Report
 
@@ -110,12 +110,16 @@ def where(divergence: Divergence) -> str:
     if d.chunk is not None:
         words.append(f"chunk {d.chunk}")
     words.append(point_words(f"{d.point}.{d.layer}" if d.layer is not None else d.point))
-    told = {
-        True: "; its inputs differ already",
-        False: "; its inputs agree: it begins here",
-        None: "",
-    }
-    return ", ".join(words) + told[d.inherited]
+    return ", ".join(words) + _isolated(d)
+
+
+def _isolated(d: Divergence) -> str:
+    if d.inherited is None:
+        return f"; inherited or not: {d.isolated}" if d.isolated else ""
+    told = d.isolated or ("its inputs differ already" if d.inherited else "its inputs agree")
+    if not d.inherited:
+        return f"; {told}: it begins here"
+    return f"; {told}: inherited" + (f", it begins in {possessive(d.origin)}" if d.origin else "")
 
 
 def meaning(diagnosis: Sequence[Diagnosis], *, told: Set[str] = frozenset()) -> str:

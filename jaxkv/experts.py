@@ -67,14 +67,16 @@ def _in_best_groups(choice_BTZ: Array, routing: spec.Routing) -> Array:
 def mix(p: Params, x_BTD: Float[Array, "B T D"], m: spec.Experts) -> Float[Array, "B T D"]:
     """Return the weighted sum of what each token's experts make of it.
 
-    Cost: in a decode step reads the matrices of the chosen experts alone; in longer steps each
-    expert's once for every S tokens that chose it, computing at most Z*S more than was asked for.
+    Cost: in a decode step reads the matrices of the chosen experts alone, each once in a batch of
+    up to 16 rows; in longer steps each expert's once for every S tokens that chose it, computing at
+    most Z*S more than was asked for. Experts that stand apart (`weights.from_arrays`: few of them,
+    on a CPU) are read where they lie; of those in one array each read is a copy first.
     """
     b, t, d = x_BTD.shape
     choice = route(p["router"], x_BTD, top_k=m.top_k, normalized=m.normalized, routing=m.routing)
     expert_A, weight_A = (each.reshape(-1) for each in choice)
     token_A = jnp.repeat(jnp.arange(b * t, dtype=jnp.int32), m.top_k)
-    size = _job_size(expert_A.shape[0], m.num_experts)
+    size = _job_size(expert_A.shape[0], b * t, m.num_experts)
     expert_J, place_JS = _jobs(expert_A, m.num_experts, size)
     # One line more of zeros: what the unused places of a job read and write.
     x_ND = jnp.concatenate([x_BTD.reshape(b * t, d), jnp.zeros((1, d), x_BTD.dtype)])
@@ -83,22 +85,25 @@ def mix(p: Params, x_BTD: Float[Array, "B T D"], m: spec.Experts) -> Float[Array
 
     def work(j: Array, sum_ND: Array) -> Array:
         token_S, weight_S = token_A[place_JS[j]], weight_A[place_JS[j]]
-        y_SD = _expert(p, x_ND[token_S], expert_J[j], m.expert)
+        y_SD = _chosen(p, x_ND[token_S], expert_J[j], m)
         return sum_ND.at[token_S].add((weight_S[:, None] * y_SD).astype(sum_ND.dtype))
 
     sum_ND = jax.lax.fori_loop(0, expert_J.shape[0], work, jnp.zeros_like(x_ND))
     return sum_ND[: b * t].reshape(b, t, d)
 
 
-def _job_size(assignments: int, num_experts: int) -> int:
-    # A decode step has one token a job: no place of a job is wasted on it.
-    return 1 if assignments <= num_experts else min(64, -(-assignments // num_experts))
+def _job_size(assignments: int, tokens: int, num_experts: int) -> int:
+    # A decode step of one row has one token a job: no place of a job is wasted on it.
+    if assignments <= num_experts:
+        return 1
+    # No expert has more tokens than there are: then each is one job, and read once.
+    return tokens if tokens <= 16 else min(64, -(-assignments // num_experts))
 
 
 def _jobs(
     expert_A: Int[Array, " A"], num_experts: int, size: int
 ) -> tuple[Int[Array, " J"], Int[Array, "J S"]]:
-    """Return each job's expert, and its assignments; A stands in the places left over."""
+    """Return each job's expert, and its assignments; Z and A stand in the places left over."""
     count = expert_A.shape[0]
     if size == 1:
         return expert_A, jnp.arange(count, dtype=jnp.int32)[:, None]
@@ -111,15 +116,27 @@ def _jobs(
     first_Z = jnp.cumsum(jobs_Z, dtype=jnp.int32) - jobs_Z
     rank_A = jnp.arange(count, dtype=jnp.int32) - before_Z[sorted_A]
     job_A = first_Z[sorted_A] + rank_A // size
-    expert_J = jnp.zeros(jobs, jnp.int32).at[job_A].set(sorted_A)
+    expert_J = jnp.full(jobs, num_experts, jnp.int32).at[job_A].set(sorted_A)
     place_JS = jnp.full((jobs, size), count, jnp.int32).at[job_A, rank_A % size].set(order_A)
     return expert_J, place_JS
 
 
-def _expert(p: Params, x_SD: Array, expert: Array, m: spec.Mlp) -> Array:
-    up_DF, down_FD = (
-        jax.lax.dynamic_index_in_dim(p[part]["weight"], expert, keepdims=False)
-        for part in ("up", "down")
-    )
+def _chosen(p: Params, x_SD: Array, expert: Array, m: spec.Experts) -> Array:
+    """Return what the expert of a job makes of its tokens; what is left over makes nothing."""
+    if "weight" in p["up"]:
+        up_DF, down_FD = (
+            jax.lax.dynamic_index_in_dim(p[part]["weight"], expert, keepdims=False)
+            for part in ("up", "down")
+        )
+        return _expert(up_DF, down_FD, x_SD, m.expert)
+    # A branch's product reads its own matrix; a slice of one array would be copied for it.
+    apart = [
+        partial(_expert, p["up"][z]["weight"], p["down"][z]["weight"], m=m.expert)
+        for z in range(m.num_experts)
+    ]
+    return jax.lax.switch(expert, [*apart, jnp.zeros_like], x_SD)
+
+
+def _expert(up_DF: Array, down_FD: Array, x_SD: Array, m: spec.Mlp) -> Array:
     up_SF = x_SD @ up_DF
     return (ops.ACTIVATIONS[m.activation](up_SF[:, : m.width]) * up_SF[:, m.width :]) @ down_FD

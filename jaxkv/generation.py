@@ -28,7 +28,8 @@ class Generated:
         tokens: Prompt and new ids of each row.
         new_tokens: New ids of each row; an end token that stopped the row is its last.
         length_B: int32, tokens of each row, prompt and new.
-        forwarded_positions_B: int32, positions of each row that went through the model.
+        forwarded_positions_B: int32, positions of each row that went through the model; beside an
+            encoder, its decoder.
         compilations: Programs traced for this call; None for a twin that compiles nothing.
         cache: The cache after the last forward, with `keep_cache`. It holds all tokens but the last
             new one.

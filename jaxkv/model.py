@@ -91,13 +91,21 @@ class Mlp(nnx.Module):
 
 
 class Experts(nnx.Module):
-    """The router's matrix, and those of Z feed-forwards one after the other, gate and up packed.
+    """The router's matrix, and those of Z feed-forwards, in one array or apart, gate and up packed.
 
     And a shared feed-forward, where there is one.
     """
 
-    def __init__(self, router: Linear, up: Linear, down: Linear, shared: Mlp | None = None):
-        self.router, self.up, self.down, self.shared = router, up, down, shared
+    def __init__(
+        self,
+        router: Linear,
+        up: Linear | list[Linear],
+        down: Linear | list[Linear],
+        shared: Mlp | None = None,
+    ):
+        self.router, self.shared = router, shared
+        self.up = nnx.List(up) if isinstance(up, list) else up
+        self.down = nnx.List(down) if isinstance(down, list) else down
 
 
 class Layer(nnx.Module):

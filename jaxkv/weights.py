@@ -7,9 +7,10 @@ E packed outputs, C channels of a latent.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -32,6 +33,8 @@ from jaxkv.spec.checkpoint import check_weights
 Read = Callable[[str], np.ndarray]
 Place = Callable[..., Any]
 
+# Most experts that stand apart: each is a branch of the program, in every layer.
+_APART = 16
 _ALIGNMENT = 64
 
 
@@ -239,8 +242,9 @@ def _mlp(read: Read, name: str, m: spec.Mlp | spec.Experts, place: Place) -> Mlp
     if isinstance(m, spec.Experts):
         bias = m.routing is not None and m.routing.choice_bias
         router = _linear(read, [f"{name}.router"], bias, place)
-        up = _stack(read, [f"{name}.experts.gate", f"{name}.experts.up"], place)
-        down = _stack(read, [f"{name}.experts.down"], place)
+        apart = m.num_experts <= _APART and jax.default_backend() == "cpu"
+        up = _stack(read, [f"{name}.experts.gate", f"{name}.experts.up"], place, apart=apart)
+        down = _stack(read, [f"{name}.experts.down"], place, apart=apart)
         shared = None if m.shared is None else _mlp(read, f"{name}.shared", m.shared, place)
         assert not isinstance(shared, Experts)  # `spec.Experts.shared` is one feed-forward
         return Experts(router, up, down, shared)
@@ -248,8 +252,12 @@ def _mlp(read: Read, name: str, m: spec.Mlp | spec.Experts, place: Place) -> Mlp
     return Mlp(_linear(read, inputs, m.bias, place), _linear(read, [f"{name}.down"], m.bias, place))
 
 
-def _stack(read: Read, names: list[str], place: Place) -> Linear:
-    return Linear(place(_join([read(f"{name}.weight") for name in names]), own=True))
+def _stack(read: Read, names: list[str], place: Place, *, apart: bool) -> Linear | list[Linear]:
+    parts = [read(f"{name}.weight") for name in names]
+    if not apart:
+        return Linear(place(_join(parts), own=True))
+    each = zip(*parts, strict=True)
+    return [Linear(place(_join(list(matrices)), own=True)) for matrices in each]
 
 
 def _join(parts: list[np.ndarray]) -> np.ndarray:
@@ -351,7 +359,12 @@ def _unpack_mlp(
     return arrays | _unpack([f"{name}.down"], [width], mlp.down)
 
 
-def _unpack(names: list[str], widths: list[int], linear: Linear) -> dict[str, np.ndarray]:
+def _unpack(
+    names: list[str], widths: list[int], linear: Linear | Sequence[Linear]
+) -> dict[str, np.ndarray]:
+    if not isinstance(linear, Linear):
+        each = [_unpack(names, widths, one) for one in linear]
+        return {name: np.stack([one[name] for one in each]) for name in each[0]}
     weight_ED, edges = np.asarray(linear.weight[...]).swapaxes(-1, -2), np.cumsum(widths)[:-1]
     parts = np.split(weight_ED, edges, axis=-2)
     arrays = {f"{name}.weight": part for name, part in zip(names, parts, strict=True)}

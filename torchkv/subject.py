@@ -196,8 +196,11 @@ class Subject(Texts):
         return states.rollback(state, length)
 
     def gather(self, state: State, rows: Sequence[int] | np.ndarray) -> State:
-        """Return the state of the named rows."""
-        return states.gather(state, np.asarray(rows))
+        """Return the state of the named rows, each of them with its full capacity."""
+        after = states.gather(state, np.asarray(rows))
+        # A pool is made for its rows; those that are more share their pages only at first.
+        more = self.layout == "paged" and len(rows) > len(state.length_B)
+        return self.grow(after, state.capacity) if more else after
 
     def fork(self, state: State) -> State:
         """Return a second state that lives on by itself."""
@@ -264,21 +267,18 @@ class Subject(Texts):
             state: Earlier tokens, without positions or visibility of their own.
             ids: Token ids [B, T].
             points: As in `capture`.
-            given: Point -> [B, T, ...], what goes on from there instead of the step's own result:
-                one operation alone then works on what is known to be right.
+            given: Point -> [B, T, ...], what goes on from there instead of the step's own result.
             count: As in `step`.
             mask: As in `step`.
 
         Raises:
-            RequestError: There is no such point, an id is outside the vocabulary, or the state
-                holds given positions or visibility.
+            RequestError: No such point, an id outside the vocabulary, or such a state.
             CapacityError: A row has no room.
         """
         tokens = read_tokens("capture_step", ids, self.model, count=count, mask=mask)
         if isinstance(state, ExplicitState):
             raise RequestError(
-                "capture_step: state holds given positions or visibility, expected a cache. "
-                "Capture a step of a state from `init`."
+                "capture_step: state holds given positions or visibility, expected one from `init`."
             )
         names = check_points("capture_step", points, self.model.config.num_layers)
         check_points("capture_step", list(given or {}), self.model.config.num_layers)

@@ -4,7 +4,7 @@ Letters: B rows, T tokens of this call, S tokens fed so far.
 """
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -169,10 +169,16 @@ class CausalLM:
         return torch_capture.ordered(taps, points, np.shape(ids))
 
     def capture_step(
-        self, state: Held, ids: NDArray, points: Sequence[str] | None = None, **options: Any
+        self,
+        state: Held,
+        ids: NDArray,
+        points: Sequence[str] | None = None,
+        *,
+        given: Mapping[str, NDArray] | None = None,
+        **options: Any,
     ) -> tuple[dict[str, NDArray], Held]:
         """Return intermediate results of one step by canonical name, and the next state."""
-        with torch_capture.tapped(self.model, points) as taps:
+        with torch_capture.tapped(self.model, points, given) as taps:
             taps["logits"], after = self.step(state, ids, **options)
         return torch_capture.ordered(taps, points, np.shape(ids)), after
 

@@ -1,16 +1,20 @@
 """Intermediate results of a torch decoder by canonical name, through forward hooks."""
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from crosscheck.adapters.torch_tools import to_numpy
+from crosscheck.adapters.torch_tools import to_numpy, to_torch
 
 ATTENTION = ("attention", "attn")
 FEED_FORWARD = ("mlp", "feedforward", "feed_forward", "moe", "ffn", "intermediate")
+# Behind a point's name: what goes into that module, not what comes out of it.
+IN = ".in"
 NORMS = ("norm", "ln_f", "ln", "layer_norm")
 
 
@@ -49,19 +53,38 @@ def points(model: Any) -> dict[str, Any]:
 
 
 @contextmanager
-def tapped(model: Any, wanted: Sequence[str] | None) -> Iterator[dict[str, Any]]:
-    """Collect the outputs of the wanted points while the model runs."""
+def tapped(
+    model: Any, wanted: Sequence[str] | None, given: Mapping[str, NDArray] | None = None
+) -> Iterator[dict[str, Any]]:
+    """Collect points while the model runs: outputs, and inputs (`layers.0.attn.in`).
+
+    Args:
+        model: Whose modules.
+        wanted: Names; None for all outputs.
+        given: Name -> [B, T, ...], what takes the place of the model's own value there.
+    """
+    given = given or {}
     taps: dict[str, Any] = {}
-    handles = [
-        module.register_forward_hook(_keeper(taps, name))
-        for name, module in points(model).items()
-        if wanted is None or name in wanted
-    ]
+    seen: Counter[str] = Counter()
+    handles = []
+    for name, module in points(model).items():
+        for point in (name, name + IN):
+            if point in given or (point == name if wanted is None else point in wanted):
+                keep = _Hooks(taps, seen, point, given.get(point))
+                handles.append(
+                    module.register_forward_hook(keep.output)
+                    if point == name
+                    else module.register_forward_pre_hook(keep.input, with_kwargs=True)
+                )
     try:
         yield taps
     finally:
         for handle in handles:
             handle.remove()
+        # A module that runs twice in one forward has no one result.
+        for point, times in seen.items():
+            if times > 1:
+                taps.pop(point, None)
 
 
 def ordered(
@@ -78,13 +101,44 @@ def ordered(
     return named
 
 
-def _keeper(taps: dict[str, Any], name: str) -> Any:
-    def keep(_module: Any, _arguments: Any, out: Any) -> None:
-        out = out[0] if isinstance(out, tuple) else out
-        if hasattr(out, "detach"):
-            taps[name] = np.asarray(to_numpy(out))
+@dataclass(frozen=True)
+class _Hooks:
+    """The hooks of one point."""
 
-    return keep
+    taps: dict[str, Any]
+    seen: Counter[str]
+    point: str
+    given: NDArray | None
+
+    def output(self, _module: Any, _arguments: Any, out: Any) -> Any:
+        first = out[0] if isinstance(out, tuple) else out
+        new = self._kept(first)
+        if new is first:
+            return None
+        return (new, *out[1:]) if isinstance(out, tuple) else new
+
+    def input(self, _module: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        # The stream is the first array of real numbers, by place or by name.
+        for i, value in enumerate(arguments):
+            if _is_real(value):
+                return (*arguments[:i], self._kept(value), *arguments[i + 1 :]), named
+        for key, value in named.items():
+            if _is_real(value):
+                return arguments, named | {key: self._kept(value)}
+        return None
+
+    def _kept(self, value: Any) -> Any:
+        if not hasattr(value, "detach"):
+            return value
+        self.seen[self.point] += 1
+        self.taps[self.point] = np.asarray(to_numpy(value))
+        if self.given is None:
+            return value
+        return to_torch(np.asarray(self.given), like=value).reshape(value.shape)
+
+
+def _is_real(value: Any) -> bool:
+    return hasattr(value, "is_floating_point") and value.is_floating_point() and value.ndim >= 2
 
 
 def _part(block: Any, words: Sequence[str]) -> Any:

@@ -88,6 +88,7 @@ class _Adapter:
             calls |= self._of_cache()
         if torch_capture.blocks(self.module):
             calls["capture"] = self.capture
+            calls |= {"capture_step": self.capture_step} if "step" in calls else {}
         flags["positions"] = self._takes("positions")
         bound = {
             k: (lambda *a, f=v, **o: f(self.module, *a, **o)) if callable(v) else v
@@ -154,6 +155,14 @@ class _Adapter:
         with torch_capture.tapped(self.module, points) as taps:
             taps["logits"] = self.full(ids)
         return torch_capture.ordered(taps, points, ids.shape)
+
+    def capture_step(
+        self, state: Fed, ids: NDArray, points: Any = None, *, given: Any = None, **options: Any
+    ) -> tuple[dict[str, NDArray], Fed]:
+        """Return intermediate results of one step, and the next cache."""
+        with torch_capture.tapped(self.module, points, given) as taps:
+            taps["logits"], after = self.step(state, ids, **options)
+        return torch_capture.ordered(taps, points, ids.shape), after
 
     def cast(self, dtype: str) -> FunctionSubject:
         """Return a copy in another dtype."""

@@ -11,7 +11,10 @@ from crosscheck.exits import exit_code
 from crosscheck.screen import show
 from crosscheck.text import divergence_lines, verdict_line, where
 
-FIELDS = ("relation", "row", "position", "chunk", "layer", "point", "inherited")
+FIELDS = (
+    *("relation", "row", "position", "chunk", "layer", "point", "inherited"),
+    *("origin", "isolated"),
+)
 
 
 def add(commands: Any) -> None:

@@ -1,21 +1,30 @@
 """Say where a divergence begins: through the cache first, then captures, then single operations.
 
 The cache needs no hooks and is the same in compiled JAX and in torch. Where it is silent the
-captured results of the layers are compared, in the order of the forward pass.
-Letters: B rows, T tokens of a call.
+captured results of the layers are compared, in the order of the forward pass. Then the operation
+that looks guilty is run alone, on right inputs.
+Letters: B rows.
 """
 
 import re
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from crosscheck.diagnosis.probe import First
-from crosscheck.diagnosis.recorder import Event
+from crosscheck.diagnosis.isolate import Isolation
 from crosscheck.diagnosis.trial import Trial, apart, run_trial
 from crosscheck.programs.case import Case
 from crosscheck.results import Divergence
+
+
+class Origin(NamedTuple):
+    """Where it begins: the last fields of `Divergence`."""
+
+    layer: int | None
+    point: str
+    inherited: bool | None
+    origin: str | None
+    isolated: str
 
 
 def localize(
@@ -37,14 +46,12 @@ def localize(
         reference: A right subject with the same weights; None for the candidate's own forward.
         relation_name: The relation that failed.
         case: On which it failed.
-        deadline: Not needed: it takes about as long as two runs of the case.
+        deadline: Not needed: it takes about as long as five runs of the case.
     """
     trial = run_trial(candidate, reference, relation_name, case)
     row, position = _place(trial)
-    layer, point, inherited = _origin(trial)
-    return Divergence(
-        relation_name, row, position, _chunk(trial, position), layer, point, inherited
-    )
+    found = _origin(trial)
+    return Divergence(relation_name, row, position, _chunk(trial, position), *found)
 
 
 def _place(trial: Trial) -> tuple[int, int]:
@@ -62,71 +69,58 @@ def _chunk(trial: Trial, position: int) -> int | None:
     return int(np.searchsorted(starts, position, side="right")) - 1 if starts else None
 
 
-def _origin(trial: Trial) -> tuple[int | None, str, bool | None]:
+def _origin(trial: Trial) -> Origin:
     """Return the layer, the point, and whether its input was wrong already."""
+    if trial.first is None:
+        return _captured(trial)
     first = trial.first
-    if first is not None and first.shows == "attention":
-        # Wrong keys and values come of a wrong input: what the attention before read.
-        return first.layer - 1, "attn", False
-    if first is not None:
-        return first.layer, first.parts[0], False
-    return _captured(trial) or (None, "logits", None)
+    event = trial.events[first.event]
+    if event.verb != "step" or first.shows in ("overwrite", "bookkeeping"):
+        # No operation of the forward pass makes these: what they are fed has no part in it.
+        words = f"right before this {event.verb}, wrong after it"
+        return Origin(first.layer, first.parts[0], False, None, words)
+    alone = Isolation(trial, first.event)
+    if first.shows == "attention":
+        # Wrong keys and values come of a wrong input: most often of what the attention before read.
+        read = alone.verdict(f"layers.{first.layer - 1}.attn")
+        if read.inherited is not True:
+            return Origin(first.layer - 1, "attn", read.inherited, None, read.words)
+    made = alone.verdict(f"layers.{first.layer}.attn", layer=first.layer)
+    origin = alone.first if made.inherited else None
+    return Origin(first.layer, first.parts[0], made.inherited, origin, made.words)
 
 
-def _captured(trial: Trial) -> tuple[int | None, str, bool | None] | None:
+def _captured(trial: Trial) -> Origin:
     """Compare what the layers answer in a step with what they answer in one forward."""
-    step = getattr(trial.candidate, "capture_step", None)
-    if step is None or "capture" not in trial.info.capabilities:
-        return None
-    event = _wrong_step(trial)
-    if event is None:
-        return None
-    ours = _step_points(trial, event)
-    owed = trial.reference.capture(np.array(event.texts, dtype=np.int32))
-    width = len(event.texts[0]) - len(event.before[0])
-    for name, array in ours.items():
-        if name in owed and array.ndim >= 2 and array.shape[1] == width:
-            right = np.asarray(owed[name])[:, -width:]
-            if right.shape == array.shape and apart(array, right, None).any():
-                return (*_named(name), False)
-    return None
+    at = _wrong_step(trial)
+    if at is None:
+        return Origin(None, "logits", None, None, "no step alone gives other logits")
+    alone = Isolation(trial, at)
+    if alone.obstacle or alone.first is None:
+        return Origin(None, "logits", None, None, alone.obstacle or "all points of the step agree")
+    layer, point = _named(alone.first)
+    if not alone.can_feed(alone.first):
+        return Origin(layer, point, False, None, "all that was captured before it agrees")
+    found = alone.verdict(alone.first)
+    return Origin(layer, point, found.inherited, None, found.words)
 
 
-def _wrong_step(trial: Trial) -> Event | None:
-    """Return the first step whose logits are not those of one forward; rows equally long."""
-    for event in trial.events:
-        if event.verb != "step" or event.padded or len({len(t) for t in event.texts}) > 1:
+def _wrong_step(trial: Trial) -> int | None:
+    """Return the first step whose logits are not those of one forward over each row's text."""
+    for at, event in enumerate(trial.events):
+        if event.verb != "step" or event.logits is None or event.real_BT is None:
             continue
-        full = np.asarray(trial.reference.full(np.array(event.texts, dtype=np.int32)))
-        width = len(event.texts[0]) - len(event.before[0])
-        logits: NDArray | None = event.logits
-        if logits is not None and apart(logits, full[:, -width:], None).any():
-            return event
+        for b, (text, before) in enumerate(zip(event.texts, event.before, strict=True)):
+            if len(text) == len(before):
+                continue
+            owed = np.asarray(trial.reference.full(np.array([text], dtype=np.int32)))
+            ours = event.logits[b : b + 1, event.real_BT[b]]
+            if apart(ours, owed[:, len(before) :], None).any():
+                return at
     return None
-
-
-def _step_points(trial: Trial, event: Event) -> dict[str, NDArray]:
-    """Feed the tokens before in one step, then capture the step in doubt."""
-    texts = np.array(event.texts, dtype=np.int32)
-    before = len(event.before[0])
-    state = trial.candidate.init(len(texts), None)
-    if before:
-        _, state = trial.candidate.step(state, texts[:, :before])
-    points, _ = trial.candidate.capture_step(state, texts[:, before:])
-    return {name: np.asarray(array) for name, array in points.items()}
 
 
 def _named(name: str) -> tuple[int | None, str]:
     """Return the layer and the point of a canonical name: `layers.3.attn` is (3, "attn")."""
-    found = re.fullmatch(r"(?:layers\.)?(?:(\d+)\.)?([a-z_]+)(?:\.(\d+))?", name)
-    if found is None:
-        return None, name
-    number = found[1] or found[3]
-    return None if number is None else int(number), found[2]
-
-
-def describe_first(first: First | None) -> str:
-    """Return a sentence on what the cache shows first."""
-    return (
-        "all entries are as they should be" if first is None else f"{first.words} ({first.shows})"
-    )
+    found = re.fullmatch(r"layers\.(\d+)\.(\w+)", name)
+    return (None, name) if found is None else (int(found[1]), found[2])

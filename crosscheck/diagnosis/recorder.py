@@ -29,6 +29,7 @@ class Event:
         logits: What a step answered.
         kv: Copies of what each layer holds after; () where the subject can't tell.
         length: What the subject says of its rows' lengths after; None where it can't.
+        real_BT: Which tokens of a step are real.
     """
 
     verb: str
@@ -40,6 +41,24 @@ class Event:
     logits: NDArray | None = None
     kv: tuple[KV, ...] = ()
     length: NDArray | None = None
+    real_BT: NDArray | None = None
+
+
+@dataclass
+class Tap:
+    """Asks for the captured points of one step of a program.
+
+    Attributes:
+        at: Index of its event.
+        points: Which; None for all.
+        given: Point -> what takes its place.
+        seen: Point -> what it was, once the step has run.
+    """
+
+    at: int
+    points: tuple[str, ...] | None = None
+    given: Mapping[str, NDArray] = field(default_factory=dict)
+    seen: dict[str, NDArray] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -59,6 +78,7 @@ class Recorder:
     inner: Any
     events: list[Event] = field(default_factory=list)
     rooms: list[int | None] = field(default_factory=list)
+    tap: Tap | None = None
 
     @property
     def info(self) -> SubjectInfo:
@@ -78,15 +98,24 @@ class Recorder:
     def step(self, noted: Noted, ids: NDArray, **options: Any) -> tuple[NDArray, Noted]:
         """Return the subject's answer, and note it."""
         real_BT = real_tokens(np.asarray(ids), options)
-        logits, state = self.inner.step(noted.state, ids, **options)
+        logits, state = self._stepped(noted.state, ids, options)
         texts = tuple(
             (*text, *(int(i) for i in np.asarray(row)[real]))
             for text, row, real in zip(noted.texts, ids, real_BT, strict=True)
         )
         padded = noted.padded or not real_BT.all()
         after = replace(noted, state=state, texts=texts, padded=bool(padded))
-        self._note("step", noted, after, logits=np.array(logits))
+        self._note("step", noted, after, logits=np.array(logits), real_BT=real_BT)
         return logits, after
+
+    def _stepped(self, state: Any, ids: NDArray, options: dict[str, Any]) -> tuple[NDArray, Any]:
+        tap = self.tap
+        if tap is None or tap.at != len(self.events):
+            return self.inner.step(state, ids, **options)
+        given = {"given": tap.given} if tap.given else {}
+        seen, after = self.inner.capture_step(state, ids, tap.points, **given, **options)
+        tap.seen.update((name, np.array(x)) for name, x in seen.items())
+        return tap.seen["logits"], after
 
     def rollback(self, noted: Noted, length: NDArray) -> Noted:
         """Return the subject's shortened state, and note it."""
@@ -131,11 +160,11 @@ class Recorder:
 
     def cast(self, dtype: str) -> "Recorder":
         """Return the subject in another dtype, noted in the same list."""
-        return Recorder(self.inner.cast(dtype), self.events, self.rooms)
+        return Recorder(self.inner.cast(dtype), self.events, self.rooms, self.tap)
 
     def variant(self, name: str) -> "Recorder":
         """Return the subject in another form, noted in the same list."""
-        return Recorder(self.inner.variant(name), self.events, self.rooms)
+        return Recorder(self.inner.variant(name), self.events, self.rooms, self.tap)
 
     def _note(self, verb: str, before: Noted, after: Noted, **more: Any) -> Noted:
         self.events.append(

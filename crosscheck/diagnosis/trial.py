@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crosscheck.diagnosis.probe import First, Right, first_difference
-from crosscheck.diagnosis.recorder import Event, Recorder
+from crosscheck.diagnosis.recorder import Event, Recorder, Tap
 from crosscheck.programs.case import Case
 from crosscheck.relations.registry import RELATIONS, Relation, Sides
 from crosscheck.select import load_relations
@@ -77,10 +77,21 @@ class Trial:
         return apart(left, right, self.sides.valid)
 
 
-def run_trial(candidate: Any, reference: Any, relation: str, case: Case) -> Trial:
-    """Return the relation's sides on a case, and what was done to the candidate on the way."""
+def run_trial(
+    candidate: Any, reference: Any, relation: str, case: Case, *, tap: Tap | None = None
+) -> Trial:
+    """Return the relation's sides on a case, and what was done to the candidate on the way.
+
+    Args:
+        candidate: The subject in doubt.
+        reference: One that is right; None for the candidate's own forward.
+        relation: Which relation.
+        case: On what.
+        tap: Filled with what one step's points are.
+    """
     load_relations()
-    recorder, other = Recorder(candidate), candidate if reference is None else reference
+    recorder = Recorder(candidate, tap=tap)
+    other = candidate if reference is None else reference
     sides, error = None, None
     try:
         sides = RELATIONS[relation].run(recorder, other, case)

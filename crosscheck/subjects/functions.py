@@ -120,8 +120,15 @@ class FunctionSubject:
     def __getattr__(self, name: str) -> Any:
         calls = self.__dict__.get("_calls", {})
         if name in calls:
-            return calls[name]
+            return self._capture_step if name == "capture_step" else calls[name]
         raise AttributeError(f"{type(self).__name__} has no {name!r}")
+
+    def _capture_step(
+        self, state: Held, ids: NDArray, points: Sequence[str] | None = None, **options: Any
+    ) -> tuple[dict[str, NDArray], Held]:
+        """Return intermediate results of one step, and the next state."""
+        seen, after = self._calls["capture_step"](state.state, ids, points, **options)
+        return seen, Held(after, state.length_B + _real(ids, options))
 
     def _call(self, name: str) -> Callable[..., Any]:
         if name not in self._calls:

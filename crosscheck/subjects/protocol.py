@@ -170,6 +170,22 @@ class Subject(Protocol):
         """Return intermediate results [B, T, ...] of `full` by name, in the forward's order."""
         ...
 
+    def capture_step(
+        self,
+        state: Any,
+        ids: NDArray,
+        points: Sequence[str] | None = None,
+        *,
+        given: Mapping[str, NDArray] | None = None,
+        **options: Any,
+    ) -> tuple[dict[str, NDArray], Any]:
+        """Return intermediate results [B, T, ...] of a step by name, and the next state.
+
+        Optional beside "capture": it lets `localize` run one operation alone. given: point ->
+        [B, T, ...], what the step goes on with from there instead of its own result.
+        """
+        ...
+
     def cast(self, dtype: str) -> "Subject":
         """Return the same function in another dtype; "float64" gives the oracle."""
         ...

@@ -84,6 +84,19 @@ def test_the_result_does_not_depend_on_how_far_a_source_was_padded(cell):
     assert_agree(mixed[:1], right, EXACT, name="beside a longer text")
 
 
+@pytest.mark.parametrize("name", ["t5", "bart"])
+def test_the_hash_of_the_weights_covers_the_encoder_in_both_twins(name):
+    left, right = (subject_of(Cell(twin, name, "contiguous")) for twin in TWINS)
+    arrays = random_arrays(tiny_family(name), 7)
+    arrays["encoder.layers.0.attn.q.weight"] += 2**-10
+    from_arrays = importlib.import_module("torchkv.weights").from_arrays
+    other = from_arrays(tiny_family(name), arrays, dtype="float64")
+
+    changed = new_subject(other, Cell("torchkv", name, "contiguous")).info.weights_hash
+
+    assert left.info.weights_hash == right.info.weights_hash != changed
+
+
 @cells
 def test_nan_behind_a_source_reaches_no_output(cell):
     subject = subject_of(cell)

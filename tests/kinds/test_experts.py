@@ -78,6 +78,51 @@ def test_experts_that_nobody_chose_are_not_touched(twin, shape):
     assert_agree(given, whole, semantic(), name="mlp")
 
 
+def test_experts_in_one_array_and_apart_give_the_same(monkeypatch):
+    """Few experts on a CPU stand apart; many, or on another device, in one array."""
+    from jaxkv import weights
+
+    x_BTD = np.random.default_rng(3).standard_normal((2, 37, 40))
+    apart = weights.from_arrays(CONFIG, ARRAYS, dtype="float64")
+    given = {shape: mix("jaxkv", x_BTD[:, :shape], ARRAYS) for shape in (1, 5, 37)}
+
+    monkeypatch.setattr(weights, "_APART", 0)
+
+    together = weights.from_arrays(CONFIG, ARRAYS, dtype="float64")
+    assert (len(apart.layers[0].mlp.up), together.layers[0].mlp.up.weight.ndim) == (7, 3)
+    for shape, each in given.items():
+        assert_agree(each, mix("jaxkv", x_BTD[:, :shape], ARRAYS), semantic(), name="mlp")
+    for model in (apart, together):
+        for name, array in weights.to_arrays(model).items():
+            np.testing.assert_array_equal(array, ARRAYS[name])
+
+
+def test_a_decode_step_copies_no_expert_that_stands_apart(monkeypatch):
+    """Each product reads it where it lies: the program has no room for a copy of one."""
+    from jaxkv import weights
+
+    one_matrix = 52 * 40 * 4
+    assert _room() < 1.5 * one_matrix
+
+    monkeypatch.setattr(weights, "_APART", 0)
+
+    assert _room() >= 2 * one_matrix
+
+
+def _room():
+    """Return the bytes that a decode step has for what lies between its arguments and results."""
+    import jax
+
+    from jaxkv.experts import mix as jax_mix
+    from jaxkv.model import params_of
+    from jaxkv.weights import from_arrays
+
+    params = params_of(from_arrays(CONFIG, ARRAYS, dtype="float32"))["layers"][0]["mlp"]
+    x_BTD = np.ones((1, 1, 40), np.float32)
+    step = jax.jit(lambda p, x: jax_mix(p, x, EXPERTS)).lower(params, x_BTD)
+    return step.compile().memory_analysis().temp_size_in_bytes
+
+
 def test_another_order_of_experts_is_seen():
     """The comparison can fail: two experts exchanged move the logits."""
     ids = np.random.default_rng(2).integers(0, 97, (1, 9))

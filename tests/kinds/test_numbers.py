@@ -88,7 +88,7 @@ def test_every_norm_uses_the_epsilon_of_the_config(twin, kind):
     seen = subject.capture(ids)
 
     norms = [name for name in seen if name.endswith("norm")]
-    assert len(norms) == 3
+    assert len(norms) == 5
     assert_agree(
         {name: seen[name] for name in seen},
         {name: taps[name] for name in seen},

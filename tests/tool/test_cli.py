@@ -141,6 +141,8 @@ def test_localize_says_where_it_begins(crosscheck):
 
     assert code == 1
     assert data.keys() >= {"relation", "row", "position", "chunk", "layer", "point", "inherited"}
+    assert data["inherited"] is None
+    assert data["isolated"] == "the subject captures no intermediate results"
     assert data["relation"] == "cache.partition"
     assert data["position"] > 0
     assert text.startswith(f"begins at row {data['row']}, position {data['position']}")

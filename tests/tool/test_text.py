@@ -86,17 +86,27 @@ def test_a_failure_without_numbers_gives_its_reason():
 
 
 @pytest.mark.parametrize(
-    ("inherited", "ending"),
+    ("inherited", "origin", "isolated", "ending"),
     [
-        (True, "layer 1, k; its inputs differ already"),
-        (False, "layer 1, k; its inputs agree: it begins here"),
-        (None, "layer 1, k"),
+        (True, None, "", "; its inputs differ already: inherited"),
+        (True, "layers.0.mlp", "why", "; why: inherited, it begins in layer 0's mlp"),
+        (True, "layers.1.in", "why", "; why: inherited, it begins in what enters layer 1"),
+        (
+            True,
+            "layers.1.attn_norm",
+            "a",
+            "; a: inherited, it begins in what enters layer 1's attn",
+        ),
+        (False, None, "", "; its inputs agree: it begins here"),
+        (False, None, "why", "; why: it begins here"),
+        (None, None, "", ""),
+        (None, None, "no hooks", "; inherited or not: no hooks"),
     ],
 )
-def test_a_place_says_whether_the_difference_was_inherited(inherited, ending):
-    words = where(Divergence("a", 0, 3, None, 1, "k", inherited))
+def test_a_place_says_whether_the_difference_was_inherited(inherited, origin, isolated, ending):
+    words = where(Divergence("a", 0, 3, None, 1, "k", inherited, origin, isolated))
 
-    assert words == f"row 0, position 3, {ending}"
+    assert words == f"row 0, position 3, layer 1, k{ending}"
 
 
 def test_every_relation_has_a_line_with_the_tolerance_that_would_have_passed():

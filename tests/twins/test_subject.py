@@ -171,6 +171,20 @@ def test_a_nudge_moves_the_logits_in_proportion(cell):
     )
 
 
+@pytest.mark.parametrize("twin", TWINS)
+def test_rows_that_were_named_twice_have_their_full_capacity(twin):
+    """The pool is made for two rows; three of them fill it with texts of their own."""
+    cell = Cell(twin, "llama", "paged")
+    subject, ids = subject_of(cell), texts(cell, 12)[[1, 0, 0]]
+    ids[2, 4:] += 1
+    ids %= cell.config.vocab_size
+    _, state = subject.step(subject.init(B, 12), ids[:2, :4])
+
+    logits, _ = subject.step(subject.gather(state, [0, 1, 1]), ids[:, 4:])
+
+    assert_agree(logits, subject.full(ids)[:, 4:], EXACT, name="logits")
+
+
 @pytest.mark.parametrize("cell", BOTH, ids=str)
 def test_captured_points_come_by_name_and_in_order(cell):
     subject, ids = subject_of(cell), texts(cell)
