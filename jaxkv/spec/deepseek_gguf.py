@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
-from jaxkv.spec import llama_gguf
+from jaxkv.spec import gguf_keys, llama_gguf
 from jaxkv.spec.checkpoint import Place, Stored
 from jaxkv.spec.config import (
     Attention,
@@ -26,7 +26,7 @@ from jaxkv.spec.config import (
     Routing,
     YarnScaling,
 )
-from jaxkv.spec.gguf_keys import NEUTRAL, GgufKeys
+from jaxkv.spec.gguf_keys import GgufKeys
 
 READ = {
     "attention.head_count",
@@ -62,7 +62,8 @@ READ = {
     "rope.scaling.yarn_log_multiplier",
     "vocab_size",
 }
-_NEUTRAL = {key: value for key, value in NEUTRAL.items() if key not in READ}
+# Experts and the factor on the scores are read here.
+NEUTRAL = {key: value for key, value in gguf_keys.NEUTRAL.items() if key not in READ}
 # Norm, queries, latent, its norm, one or two products up, output, norm, three of the feed-forward.
 _TENSORS_A_LAYER = 10
 _GATINGS = {1: "softmax", 2: "sigmoid"}
@@ -95,7 +96,7 @@ def config(metadata: Mapping[str, Any], tensor_names: Collection[str]) -> ModelC
             way that is not supported; each is named.
     """
     keys = GgufKeys(metadata, "deepseek2")
-    keys.check(READ, _NEUTRAL, tensor_names)
+    keys.check(READ, NEUTRAL, tensor_names)
     attention, sigmoid = _attention(keys), _gating(keys) == "sigmoid"
     layers = llama_gguf.num_layers(keys, tensor_names, _TENSORS_A_LAYER)
     dense = keys.metadata.get("deepseek2.leading_dense_block_count", 0)

@@ -15,6 +15,7 @@ from jaxkv.spec.config_json import ConfigJson
 GGUF_INTERLEAVED_QK = False
 """The config says that pairs are interleaved; no row is permuted."""
 GGUF_READ = deepseek_gguf.READ
+GGUF_NEUTRAL = deepseek_gguf.NEUTRAL
 GGUF_ROPE_TENSORS: tuple[str, ...] = ()
 HUGGINGFACE_ARCHITECTURE = "DeepseekV2ForCausalLM"
 HUGGINGFACE_PREFIX = llama_json.PREFIX
