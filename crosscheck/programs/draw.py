@@ -41,7 +41,8 @@ class Limits:
             number.
         window: The smallest window; None without one.
         batches: How many rows there may be.
-        room: Of the cache: exactly the longest row, or what other runs compile for as well.
+        room: Of the cache: exactly the longest row.
+        grown: Of the cache when it grows: what other relations ask for as well.
     """
 
     capabilities: frozenset[str]
@@ -51,6 +52,7 @@ class Limits:
     window: int | None
     batches: tuple[int, ...]
     room: int
+    grown: int
 
     @classmethod
     def of(cls, subject: object, info: SubjectInfo) -> "Limits":
@@ -66,7 +68,8 @@ class Limits:
             getattr(subject, "rollback_room", 0 if windows else None),
             min(windows, default=None),
             COMPILED_BATCHES if compiled else BATCHES,
-            room_for(info, longest - 1) if compiled else longest,
+            longest,
+            room_for(info, longest),
         )
 
     def lowest(self, held: int) -> int:
@@ -178,9 +181,9 @@ def speculations(limits: Limits, rows: Rows, held: int) -> st.SearchStrategy[Spe
 
 def grows(limits: Limits) -> st.SearchStrategy[Grow] | None:
     """Return more room, by one amount: each capacity is compiled anew."""
-    if "grow" not in limits.capabilities:
+    if "grow" not in limits.capabilities or limits.grown <= limits.room:
         return None
-    return st.just(Grow(4 * limits.room))
+    return st.just(Grow(limits.grown))
 
 
 def permutations(limits: Limits) -> st.SearchStrategy[PermutePages] | None:

@@ -41,7 +41,7 @@ def fill(cache: Cache, source: Source) -> Cache:
 
 def read(
     cache: Cache, layer: int
-) -> tuple[Float[Array, "B S K H"], Float[Array, "B S K H"], Int[Array, "B S"], Bool[Array, "B S"]]:
+) -> tuple[Float[Array, "B S K H"], Float[Array, "B S K _"], Int[Array, "B S"], Bool[Array, "B S"]]:
     """Return one layer's keys (rotated, as stored), values, the position of each slot.
 
     And which slots are valid.

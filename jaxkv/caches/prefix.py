@@ -37,11 +37,13 @@ class Lease:
         cache: Paged, one row a prompt; the request's own until it is settled.
         reused_B: int32, tokens of each prompt that the cache holds, always fewer than the prompt.
         entry: In the store's books.
+        page_M: Pages that its rows may write to.
     """
 
     cache: Cache
     reused_B: np.ndarray
     entry: Entry
+    page_M: np.ndarray
 
 
 class PrefixStore:
@@ -140,9 +142,11 @@ class PrefixStore:
         except BaseException:
             self._gate.release()
             raise
-        lease = Lease(self._pool, np.array(entry.reused, np.int32), entry)
+        # The lowest free pages are the next to be handed out (`pages`).
+        page_M = np.flatnonzero(~self._book.held_A[1:])[: entry.need].astype(np.int32) + 1
+        lease = Lease(self._pool, np.array(entry.reused, np.int32), entry, page_M)
         try:
-            self._pool = self._cache(entry)
+            self._pool = self._cache(entry, page_M)
         except BaseException:
             self.abandon(lease)
             raise
@@ -150,6 +154,9 @@ class PrefixStore:
 
     def settle(self, lease: Lease, cache: Cache, texts: Sequence[Sequence[int]]) -> None:
         """Take a lease's cache back, and keep the whole pages of its texts.
+
+        Pages with a number that is not finite are wiped and nothing is kept: steps may read the
+        whole pool, and a weight of 0 does not silence NaN.
 
         Args:
             lease: The one under way.
@@ -161,10 +168,20 @@ class PrefixStore:
             RequestError: A text does not begin with its prompt, or has fewer tokens than its row.
 
         Not checked here: that the tokens after the prompt are those that entered the model.
-        Cost: reads the table.
+        Cost: reads the table, and the pages that the request may have written.
         """
         tables = np.asarray(cache.shared.table_BC).tolist()
-        self._book.keep(lease.entry, texts, tables, cache.length_B.tolist())
+        lengths = cache.length_B.tolist()
+        if not bool(
+            _are_finite(cache.sites, _padded(lease.page_M), pages=self._book.pool_pages + 1)
+        ):
+            lengths = [0] * len(lengths)
+            cache = replace(
+                cache,
+                sites=_wipe(cache.sites, _padded(lease.page_M), pages=self._book.pool_pages + 1),
+            )
+
+        self._book.keep(lease.entry, texts, tables, lengths)
         self._pool = cache
         self._book.close(lease.entry)
         self._gate.release()
@@ -215,15 +232,12 @@ class PrefixStore:
                 "first, or give each thread a store of its own."
             )
 
-    def _cache(self, entry: Entry) -> Cache:
+    def _cache(self, entry: Entry, page_M: np.ndarray) -> Cache:
         """Return the pool's cache with one row a prompt, and the pages that it may take wiped."""
         columns = self._pool.shared.table_BC.shape[1]
         table_BC = np.zeros((len(entry.tables), columns), np.int32)
         for row, table in enumerate(entry.tables):
             table_BC[row, : len(table)] = table
-        # The lowest free pages are the next to be handed out (`pages`). No tenant's numbers are
-        # left in them, nor a NaN that a weight of 0 would not silence.
-        next_M = np.flatnonzero(~self._book.held_A[1:])[: entry.need].astype(np.int32) + 1
         held_A = jnp.asarray(self._book.held_A, jnp.int32)
         length_B, peak_B = (jnp.array(entry.reused, jnp.int32) for _ in range(2))
         return replace(
@@ -232,7 +246,7 @@ class PrefixStore:
             peak_B=peak_B,
             overflow_B=jnp.zeros_like(length_B),
             shared=with_table(self._pool.shared, jnp.asarray(table_BC), held_A),
-            sites=_wipe(self._pool.sites, _padded(next_M), pages=len(held_A)),
+            sites=_wipe(self._pool.sites, _padded(page_M), pages=len(held_A)),
         )
 
 
@@ -251,3 +265,13 @@ def _wipe(sites: Any, page_M: Any, *, pages: int) -> Any:
         return by_page.at[page_M].set(0).reshape(x.shape)
 
     return jax.tree.map(wipe, sites)
+
+
+@partial(jax.jit, static_argnames="pages")
+def _are_finite(sites: Any, page_M: Any, *, pages: int) -> Array:
+    """Return whether the pages named hold finite numbers alone."""
+    found = [
+        jnp.isfinite(x.reshape(pages, -1, *x.shape[1:])[page_M]).all()
+        for x in jax.tree.leaves(sites)
+    ]
+    return jnp.stack(found).all()

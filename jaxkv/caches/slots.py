@@ -86,8 +86,11 @@ def values_of(
 
 def expanded(
     k_XHS: Float[Array, "X H S"], expand: Expand, *, rows: int
-) -> tuple[Float[Array, "X _ S"], Float[Array, "X S _"]]:
-    """Return the keys and values of all heads that latents expand to, in the buffers' order."""
+) -> tuple[Float[Array, "Y _ S"], Float[Array, "Y S _"]]:
+    """Return the keys and values of all heads that latents expand to, in the buffers' order.
+
+    Y = B*N lines, for one a row.
+    """
     k_BKHS = k_XHS.reshape(rows, k_XHS.shape[0] // rows, *k_XHS.shape[1:])
     k_BSNH, v_BSNH = expand(k_BKHS.transpose(0, 3, 1, 2))
     return heads_first(k_BSNH).swapaxes(1, 2), heads_first(v_BSNH)

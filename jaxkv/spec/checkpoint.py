@@ -85,6 +85,8 @@ class Stored:
         in_out: Whether the file holds matrices (in, out); a bias has one axis either way.
         groups: Into how many equal groups the tensor's outputs fall, each of which holds a part of
             this weight; `outputs` then counts within a group.
+        matrices: Into how many matrices along a first axis the file cuts the outputs, each
+            (in, out) with in_out; 0 for one matrix of two axes.
         lead: Whether the file's tensor has one more axis in front, of size 1.
     """
 
@@ -92,6 +94,7 @@ class Stored:
     outputs: tuple[int, int] | None = None
     in_out: bool = False
     groups: int = 1
+    matrices: int = 0
     lead: bool = False
 
 
@@ -121,6 +124,7 @@ def stored_shapes(
     """
     packed: dict[str, tuple[int, ...]] = {}
     turned: set[str] = set()
+    cut: dict[str, Stored] = {}
     leading: set[str] = set()
     for canonical, shape in shapes.items():
         place = places[canonical]
@@ -130,8 +134,19 @@ def stored_shapes(
             packed[part.name] = (before + outputs, *inputs)
             leading |= {part.name} if part.lead else set()
             turned |= {part.name} if part.in_out else set()
-    shapes = {name: shape[::-1] if name in turned else shape for name, shape in packed.items()}
-    return {name: (1, *shape) if name in leading else shape for name, shape in shapes.items()}
+            cut |= {part.name: part} if part.matrices else {}
+    named = {
+        name: shape[::-1] if name in turned else shape
+        for name, shape in packed.items()
+        if name not in cut
+    }
+    shapes = {name: (1, *shape) if name in leading else shape for name, shape in named.items()}
+    return shapes | {name: _cut_shape(packed[name], place) for name, place in cut.items()}
+
+
+def _cut_shape(shape: tuple[int, ...], place: Stored) -> tuple[int, ...]:
+    outputs, inputs = shape[0] // place.matrices, shape[1]
+    return (place.matrices, *((inputs, outputs) if place.in_out else (outputs, inputs)))
 
 
 def unpack(tensor: Any, place: Stored, *, axes: int) -> np.ndarray:
@@ -142,6 +157,10 @@ def unpack(tensor: Any, place: Stored, *, axes: int) -> np.ndarray:
         place: Which outputs of it, in which order of axes.
         axes: How many the tensor has.
     """
+    if place.matrices:
+        array = np.asarray(tensor[:])
+        array = array.swapaxes(1, 2) if place.in_out else array
+        return array.reshape(-1, array.shape[2])
     if place.lead:
         return np.asarray(tensor[:])[0]
     outputs = slice(None) if place.outputs is None else slice(*place.outputs)

@@ -195,19 +195,16 @@ def fit(report: MemoryReport, usable: int, workspace: int, reserve: int) -> Memo
 
 
 def _against_multi_head(config: ModelConfig, tokens: int, itemsize: int) -> tuple[str, str]:
-    every = tuple(
-        replace(layer, attention=replace(each, num_kv_heads=each.num_heads))
-        for layer in config.layers
-        for each in (layer.attention,)
-    )
-    if every == config.layers:
-        return "", ""
     ours, theirs = (
-        memory.model_cache_bytes(each, batch=1, tokens=tokens, itemsize=itemsize)
-        for each in (config, replace(config, layers=every))
+        count(config, batch=1, tokens=tokens, itemsize=itemsize)
+        for count in (memory.model_cache_bytes, memory.expanded_cache_bytes)
     )
-    share = memory.saving(ours, baseline_bytes=theirs)
-    return "the same model with as many KV heads as query heads", memory.percent(share)
+    if ours == theirs:
+        return "", ""
+    baseline = "the same model with as many KV heads as query heads"
+    if any(layer.attention.latent is not None for layer in config.layers):
+        baseline = "the same model with the keys and values of every head, which its latents make"
+    return baseline, memory.percent(memory.saving(ours, baseline_bytes=theirs))
 
 
 def _check_counts(options: argparse.Namespace) -> None:

@@ -5,7 +5,7 @@ Source of the format: ggml's docs/gguf.md.
 
 import os
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -133,7 +133,7 @@ def _checkpoint(
     family = families.gguf_family(str(metadata.get("general.architecture")))
     readers = {given: partial(_read_whole, path, tensor) for given, tensor in tensors.items()}
     config: ModelConfig = family.config_from_gguf(metadata, readers)
-    shapes, places = weight_shapes(config), _places(family, config)
+    shapes, places = weight_shapes(config), _places(family, config, tensors)
     # The reader keeps the order of GGML, innermost first.
     found = {
         given: tuple(tensor.shape.tolist()[::-1])
@@ -177,9 +177,16 @@ def _end_ids(metadata: Mapping[str, Any], vocab_size: int) -> tuple[int, ...]:
     return tuple(dict.fromkeys(found.values()))
 
 
-def _places(family: Any, config: ModelConfig) -> dict[str, Stored]:
+def _places(family: Any, config: ModelConfig, tensor_names: Collection[str]) -> dict[str, Stored]:
     places: dict[str, Stored] = family.places_from_gguf(config)
-    return places
+    if not hasattr(family, "older_places_from_gguf"):
+        return places
+    older: dict[str, Stored] = family.older_places_from_gguf(config)
+    newer_names = {place.name for place in places.values()}
+    is_older = any(
+        place.name in tensor_names for place in older.values() if place.name not in newer_names
+    )
+    return older if is_older else places
 
 
 def _reader(path: Path, tensor: "gguf.ReaderTensor", place: Stored) -> Callable[[], np.ndarray]:
@@ -200,7 +207,8 @@ def _reader(path: Path, tensor: "gguf.ReaderTensor", place: Stored) -> Callable[
 
 def _read(path: Path, tensor: "gguf.ReaderTensor", place: Stored) -> np.ndarray:
     array = _read_whole(path, tensor)
-    part = array if place.outputs is None else unpack(array, place, axes=array.ndim)
+    is_whole = place.outputs is None and not place.matrices
+    part = array if is_whole else unpack(array, place, axes=array.ndim)
     # float32 comes back as a read-only view of the file, a part as one of the whole; a twin may
     # want to own or write it.
     return part if part is array and array.flags.writeable else part.copy()

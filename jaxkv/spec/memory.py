@@ -1,8 +1,9 @@
 """What a model and its cache take, and how many scores attention computes: exact whole numbers.
 
 Bytes = batch x layers x tokens x KV heads x (key width + value width) x bytes an element: KV heads,
-never query heads. What an allocator adds comes on top, and so do pages that are not full, scales
-and workspace. Scores are counted per layer and query head; they are neither FLOPs nor time.
+never query heads. A latent is one head whose values are part of its key. What an allocator adds
+comes on top, and so do pages that are not full, scales and workspace. Scores are counted per layer
+and query head; they are neither FLOPs nor time.
 """
 
 import math
@@ -110,11 +111,30 @@ def model_cache_bytes(
             tokens=_slots(layer, tokens, layout, slack),
             kv_heads=layer.attention.num_kv_heads,
             key_width=layer.attention.head_dim,
-            value_width=layer.attention.head_dim,
+            value_width=layer.attention.stored_value_width,
             itemsize=itemsize,
             batch=batch,
         )
         for layer in config.layers
+    )
+
+
+def expanded_cache_bytes(config: ModelConfig, *, batch: int, tokens: int, itemsize: int) -> int:
+    """Return the bytes of the keys and values of every query head, none shared, latents expanded.
+
+    The baseline of savings: what the same model would keep as multi-head attention.
+    """
+    return sum(
+        cache_bytes(
+            layers=1,
+            tokens=tokens,
+            kv_heads=attention.num_heads,
+            key_width=attention.query_width,
+            value_width=attention.value_width,
+            itemsize=itemsize,
+            batch=batch,
+        )
+        for attention in (layer.attention for layer in config.layers)
     )
 
 

@@ -42,7 +42,8 @@ class InFloat64(TorchFunctionMode):
     def __torch_function__(self, func, types, args=(), kwargs=None):
         """Run func with its float32 arguments replaced."""
         if func is torch.Tensor.float:
-            func = torch.Tensor.double
+            # A cast makes a copy of a view; where nothing is left to cast, one is made here.
+            return args[0].double().contiguous()
         named = {key: _widened(value) for key, value in (kwargs or {}).items()}
         return func(*map(_widened, args), **named)
 
@@ -114,6 +115,29 @@ _GPT2: dict[str, Any] = {
     "attn_implementation": "eager",
 }
 _YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": ORIGINAL}
+_DEEPSEEK: dict[str, Any] = _SIZES | {
+    "num_key_value_heads": 6,
+    "first_k_dense_replace": 1,
+    "n_routed_experts": 8,
+    "moe_intermediate_size": 20,
+    "n_group": 4,
+    "topk_group": 2,
+    "kv_lora_rank": 24,
+    "q_lora_rank": 15,
+    "qk_nope_head_dim": 11,
+    "qk_rope_head_dim": 10,
+    "v_head_dim": 14,
+    "attention_bias": True,
+    **(_ROUTED | {"num_experts_per_tok": 3}),
+}
+
+
+def _deepseek(version: int, *, mscale: Any = None, **more: Any) -> Any:
+    ends = {"rope_theta": 100.0, "beta_fast": 1.0, "beta_slow": 0.05}
+    rope = _PLAIN if mscale is None else _YARN | ends | mscale
+    return f"DeepseekV{version}", _DEEPSEEK | {"rope_parameters": rope} | more
+
+
 # As llama.cpp has it where a file gives no other ends of the blend.
 _GGUF_YARN = _YARN | {"rope_theta": 100.0, "factor": 2.0}
 _GGUF_LONG = {
@@ -148,6 +172,25 @@ MODELS: dict[str, Callable[[], tuple[str, dict[str, Any]]]] = {
     "phi3": lambda: ("Phi3", _SIZES | {"rope_parameters": _PLAIN, "sliding_window": WINDOW}),
     "gpt_neox": lambda: ("GPTNeoX", _NEOX),
     "gpt_neox-serial": lambda: ("GPTNeoX", _NEOX | {"use_parallel_residual": False}),
+    "deepseek_v2": lambda: _deepseek(
+        2,
+        mscale={"mscale": 0.707, "mscale_all_dim": 0.707},
+        q_lora_rank=None,
+        topk_method="group_limited_greedy",
+        n_shared_experts=2,
+        routed_scaling_factor=1.7,
+    ),
+    "deepseek_v2-greedy": lambda: _deepseek(2, n_shared_experts=2, attention_bias=False),
+    # Two factors of yarn that differ, so that neither stands for the other.
+    "deepseek_v3": lambda: _deepseek(3, mscale={"mscale": 1.0, "mscale_all_dim": 0.7}),
+    "deepseek_v3-halves": lambda: _deepseek(
+        3,
+        mscale={"mscale_all_dim": 0.7},
+        rope_interleave=False,
+        norm_topk_prob=False,
+        q_lora_rank=None,
+        first_k_dense_replace=0,
+    ),
     "linear": lambda: _llama(rope_type="linear", factor=4.0),
     # Ends of the blend that lie between pairs, so that rounding them counts.
     "yarn": lambda: _llama(**_YARN, beta_fast=1.0, beta_slow=0.05),
@@ -171,6 +214,17 @@ PLAIN: dict[str, Callable[[], tuple[str, dict[str, Any]]]] = {
     "gemma3-gguf": lambda: _gemma("Gemma3", **_GGUF_GEMMA),
     "phi3-plain": lambda: ("Phi3", _SIZES | {"rope_parameters": _PLAIN}),
     "gpt2-plain": lambda: ("GPT2", _GPT2),
+    # A GGUF file has one epsilon for all norms, and a tenth of mscale exact in float32.
+    "deepseek_v2-gguf": lambda: _deepseek(
+        2, n_shared_experts=2, attention_bias=False, q_lora_rank=None, rms_norm_eps=1e-6
+    ),
+    "deepseek_v3-gguf": lambda: _deepseek(
+        3,
+        mscale={"mscale": 1.25, "mscale_all_dim": 1.25, "beta_fast": 32.0, "beta_slow": 1.0},
+        attention_bias=False,
+        rms_norm_eps=1e-6,
+        max_position_embeddings=64,
+    ),
     "qwen2-yarn": lambda: ("Qwen2", _SIZES | {"rope_parameters": _GGUF_YARN}),
     "qwen3-yarn": lambda: (
         "Qwen3",
@@ -212,7 +266,8 @@ def build(name: str) -> Any:
     generator = torch.Generator().manual_seed(0)
     adds_one = kind.startswith("Gemma")
     with torch.no_grad():
-        for key, weight in model.named_parameters():
+        choices = [each for each in model.named_buffers() if "e_score_correction" in each[0]]
+        for key, weight in [*model.named_parameters(), *choices]:
             noise = torch.randn(weight.shape, generator=generator, dtype=torch.float64)
             if weight.dim() >= 2:
                 fan_in = weight.shape[0 if ".c_" in key else -1]

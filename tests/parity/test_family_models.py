@@ -48,6 +48,7 @@ EACH_LAYOUT = ("contiguous", "window", "paged") if DEEP else ("contiguous",)
 # jaxkv compiles a program for each model and kind of step: the rest of the product when deep. The
 # formulas of the scalings have tests of their own; what ragged steps owe does not depend on them.
 _SECOND = {"gpt_neox-serial", "linear", "llama3", "yarn-mscale"}
+_SECOND |= {"deepseek_v2-greedy", "deepseek_v3-halves"}
 _STATIC = {*_SECOND, "qwen2", "yarn"}
 
 
@@ -62,6 +63,8 @@ twins = pytest.mark.parametrize("twin", TWINS)
 # chosen, a rounded share is a factor on all that an expert gives; longrope rounds its factor on cos
 # and sin as well.
 ROUNDED = {"mixtral": 2e-5, "qwen3_moe": 2e-5, "phi3-longrope": 4e-6}
+ROUNDED |= dict.fromkeys(("deepseek_v2", "deepseek_v2-greedy", "deepseek_v3"), 2e-5)
+ROUNDED |= {"deepseek_v3-halves": 2e-5}
 
 
 @pytest.fixture(scope="module")

@@ -28,6 +28,8 @@ FILES = {
     "phi3": ("phi3", {"attention.sliding_window": 5}),
     "phi3-plain": ("phi3", {}),
     "gpt2-plain": ("gpt2", {}),
+    "deepseek_v2-gguf": ("deepseek2", {}),
+    "deepseek_v3-gguf": ("deepseek2", {}),
     "linear": ("llama", {}),
     "yarn": ("llama", {}),
     "llama3": ("llama", {}),

@@ -38,7 +38,8 @@ def test_a_saved_model_is_loaded_by_transformers(name, twin, tmp_path):
 
     write_huggingface(tmp_path / "ours", checkpoint.config, weights.to_arrays(model), end_ids=(5,))
 
-    routed = {"experts_implementation": "eager"} if name in ("mixtral", "qwen3_moe") else {}
+    has_experts = name.startswith(("mixtral", "qwen3_moe", "deepseek"))
+    routed = {"experts_implementation": "eager"} if has_experts else {}
     loaded = AutoModelForCausalLM.from_pretrained(
         tmp_path / "ours", attn_implementation="eager", dtype=torch.float64, **routed
     ).eval()

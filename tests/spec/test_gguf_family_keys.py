@@ -24,6 +24,23 @@ SIZES: dict[str, Any] = {
     "rope.freq_base": 500.0,
     "vocab_size": 97,
 }
+DEEPSEEK: dict[str, Any] = SIZES | {
+    "attention.head_count_kv": 1,
+    "attention.key_length": 34,
+    "attention.key_length_mla": 21,
+    "attention.kv_lora_rank": 24,
+    "attention.q_lora_rank": 15,
+    "attention.value_length": 24,
+    "attention.value_length_mla": 14,
+    "expert_count": 8,
+    "expert_feed_forward_length": 20,
+    "expert_gating_func": 2,
+    "expert_group_count": 4,
+    "expert_group_used_count": 2,
+    "expert_shared_count": 1,
+    "expert_used_count": 3,
+    "leading_dense_block_count": 1,
+}
 YARN = {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0}
 # What has to be there for a key to be read at all.
 WITH = {
@@ -34,6 +51,21 @@ WITH = {
     "rope.scaling.yarn_beta_slow": YARN,
 }
 OTHER: dict[str, Any] = {
+    "attention.key_length_mla": 22,
+    "attention.kv_lora_rank": 25,
+    "attention.q_lora_rank": 16,
+    "attention.value_length_mla": 15,
+    "expert_count": 12,
+    "expert_feed_forward_length": 21,
+    "expert_gating_func": 1,
+    "expert_group_count": 2,
+    "expert_group_used_count": 3,
+    "expert_shared_count": 2,
+    "expert_used_count": 2,
+    "expert_weights_norm": True,
+    "expert_weights_scale": 2.5,
+    "leading_dense_block_count": 2,
+    "rope.scaling.yarn_log_multiplier": 0.125,
     "attention.head_count": 3,
     "attention.head_count_kv": 2,
     "attention.key_length": 12,
@@ -75,7 +107,8 @@ TENSORS = {f"blk.{i}": lambda: np.ones(5) for i in range(100)}
 
 def read(architecture: str, **keys: Any) -> Any:
     family = families.gguf_family(architecture)
-    known = {key: value for key, value in SIZES.items() if key in family.GGUF_READ}
+    sizes = DEEPSEEK if architecture == "deepseek2" else SIZES
+    known = {key: value for key, value in sizes.items() if key in family.GGUF_READ}
     if architecture == "gpt2":
         known["attention.head_count_kv"] = known["attention.head_count"]
     found = {f"{architecture}.{key}": value for key, value in (known | keys).items()}
@@ -93,6 +126,8 @@ def test_a_key_that_is_read_changes_the_config_or_is_refused(architecture, key):
     # Windowed layers of gemma3 have no scaling.
     if architecture == "gemma3" and key.startswith(("rope.scal", "rope.freq_base")):
         more = more | {"attention.sliding_window_pattern": 2}
+    if architecture == "deepseek2" and key.startswith("rope.scaling"):
+        more = YARN
     before = read(architecture, **more)
 
     after = read(architecture, **more | {key: OTHER[key]})

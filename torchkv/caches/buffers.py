@@ -46,7 +46,7 @@ def fill(cache: Cache, source: Source) -> Cache:
 
 def read(
     cache: Cache, layer: int
-) -> tuple[Float[Array, "B S K H"], Float[Array, "B S K H"], Int[Array, "B S"], Bool[Array, "B S"]]:
+) -> tuple[Float[Array, "B S K H"], Float[Array, "B S K _"], Int[Array, "B S"], Bool[Array, "B S"]]:
     """Return one layer's keys, values, the position of each slot, and which slots are valid.
 
     Keys are rotated, as stored.

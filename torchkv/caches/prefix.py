@@ -35,11 +35,13 @@ class Lease:
         cache: Paged, one row a prompt; the request's own until it is settled.
         reused_B: int32, tokens of each prompt that the cache holds, always fewer than the prompt.
         entry: In the store's books.
+        page_M: Pages that its rows may write to.
     """
 
     cache: Cache
     reused_B: np.ndarray
     entry: Entry
+    page_M: np.ndarray
 
 
 class PrefixStore:
@@ -138,9 +140,11 @@ class PrefixStore:
         except BaseException:
             self._gate.release()
             raise
-        lease = Lease(self._pool, np.array(entry.reused, np.int32), entry)
+        # The lowest free pages are the next to be handed out (`pages`).
+        page_M = np.flatnonzero(~self._book.held_A[1:])[: entry.need].astype(np.int32) + 1
+        lease = Lease(self._pool, np.array(entry.reused, np.int32), entry, page_M)
         try:
-            self._pool = self._cache(entry)
+            self._pool = self._cache(entry, page_M)
         except BaseException:
             self.abandon(lease)
             raise
@@ -148,6 +152,9 @@ class PrefixStore:
 
     def settle(self, lease: Lease, cache: Cache, texts: Sequence[Sequence[int]]) -> None:
         """Take a lease's cache back, and keep the whole pages of its texts.
+
+        Pages with a number that is not finite are wiped and nothing is kept: steps may read the
+        whole pool, and a weight of 0 does not silence NaN.
 
         Args:
             lease: The one under way.
@@ -159,10 +166,14 @@ class PrefixStore:
             RequestError: A text does not begin with its prompt, or has fewer tokens than its row.
 
         Not checked here: that the tokens after the prompt are those that entered the model.
-        Cost: reads the table.
+        Cost: reads the table, and the pages that the request may have written.
         """
         tables = cache.shared.table_BC.tolist()
-        self._book.keep(lease.entry, texts, tables, cache.length_B.tolist())
+        lengths = cache.length_B.tolist()
+        if not _are_finite(cache.sites, lease.page_M):
+            lengths = [0] * len(lengths)
+            _wipe(cache.sites, lease.page_M)
+        self._book.keep(lease.entry, texts, tables, lengths)
         self._pool = cache
         self._book.close(lease.entry)
         self._gate.release()
@@ -170,8 +181,9 @@ class PrefixStore:
     def abandon(self, lease: Lease) -> None:
         """End a lease whose request failed: nothing of its texts is kept.
 
-        What it has written stands in pages that no prefix holds.
+        What it has written stands in pages that no prefix holds, and is wiped.
         """
+        _wipe(self._pool.sites, lease.page_M)
         self._book.close(lease.entry)
         self._gate.release()
 
@@ -210,19 +222,16 @@ class PrefixStore:
                 "first, or give each thread a store of its own."
             )
 
-    def _cache(self, entry: Entry) -> Cache:
+    def _cache(self, entry: Entry, page_M: np.ndarray) -> Cache:
         """Return the pool's cache with one row a prompt, and the pages that it may take wiped."""
         columns = self._pool.shared.table_BC.shape[1]
         table_BC = np.zeros((len(entry.tables), columns), np.int32)
         for row, table in enumerate(entry.tables):
             table_BC[row, : len(table)] = table
-        # The lowest free pages are the next to be handed out (`pages`). No tenant's numbers are
-        # left in them, nor a NaN that a weight of 0 would not silence.
-        next_M = np.flatnonzero(~self._book.held_A[1:])[: entry.need].astype(np.int32) + 1
         device = self._pool.length_B.device
         held_A = torch.from_numpy(self._book.held_A.astype(np.int32)).to(device)
         length_B = torch.tensor(entry.reused, dtype=torch.int32, device=device)
-        _wipe(self._pool.sites, next_M)
+        _wipe(self._pool.sites, page_M)
         return replace(
             self._pool,
             length_B=length_B,
@@ -237,3 +246,9 @@ def _wipe(sites: Sequence[Any], page_M: np.ndarray) -> None:
     """Write zeros to the pages named, in place; pages lead in every buffer of a pool."""
     for x in (x for site in sites for x in vars(site).values() if isinstance(x, Array)):
         x[torch.from_numpy(page_M).long()] = 0
+
+
+def _are_finite(sites: Sequence[Any], page_M: np.ndarray) -> bool:
+    """Return whether the pages named hold finite numbers alone."""
+    held = (x for site in sites for x in vars(site).values() if isinstance(x, Array))
+    return all(bool(torch.isfinite(x[torch.from_numpy(page_M).long()]).all()) for x in held)

@@ -3,7 +3,8 @@
 What a family that GGUF files hold offers: `config_from_gguf(metadata, tensors)`,
 `places_from_gguf(config)` (canonical name -> where the file keeps it) and the facts
 `GGUF_INTERLEAVED_QK`, `GGUF_READ` (of the architecture's keys) and `GGUF_ROPE_TENSORS` (tensors of
-factors on rotary speeds that the config is made of).
+factors on rotary speeds that the config is made of); and `older_places_from_gguf(config)` where
+older files keep some elsewhere.
 One that Hugging Face directories hold: `config_from_huggingface(config_json)`,
 `places_from_huggingface(config)` (canonical name -> where the file keeps it) and the facts
 `HUGGINGFACE_PREFIX` (of tensor names, left out by some files), `HUGGINGFACE_IGNORED_TENSORS`
@@ -42,6 +43,7 @@ _NAMES = (
 )
 _FAMILIES = {name: f"jaxkv.spec.families.{name}" for name in _NAMES}
 _GGUF_ARCHITECTURES = {name: name for name in ("gemma3", "gpt2", "llama", "phi3", "qwen2", "qwen3")}
+_GGUF_ARCHITECTURES["deepseek2"] = "deepseek_v2"
 _HUGGINGFACE_MODEL_TYPES = {
     "bart": "bart",
     "deepseek_v2": "deepseek_v2",

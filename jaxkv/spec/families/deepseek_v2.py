@@ -4,13 +4,19 @@ Source: transformers 5.24, `models/deepseek_v2`. Weights of the chosen experts a
 their sum there, whatever norm_topk_prob says; the checkpoint's own code would: true is refused.
 """
 
+from collections.abc import Collection, Mapping
 from typing import Any
 
-from jaxkv.spec import deepseek_json, llama_json
+from jaxkv.spec import deepseek_gguf, deepseek_json, llama_json
 from jaxkv.spec.checkpoint import Place
 from jaxkv.spec.config import Experts, ModelConfig, Routing
 from jaxkv.spec.config_json import ConfigJson
 
+GGUF_INTERLEAVED_QK = False
+"""The config says that pairs are interleaved; no row is permuted."""
+GGUF_READ = deepseek_gguf.READ
+GGUF_NEUTRAL = deepseek_gguf.NEUTRAL
+GGUF_ROPE_TENSORS: tuple[str, ...] = ()
 HUGGINGFACE_ARCHITECTURE = "DeepseekV2ForCausalLM"
 HUGGINGFACE_PREFIX = llama_json.PREFIX
 HUGGINGFACE_IGNORED_TENSORS = llama_json.IGNORED_TENSORS
@@ -57,3 +63,27 @@ def config_to_huggingface(config: ModelConfig) -> dict[str, Any]:
     routings = [each.mlp.routing for each in config.layers if isinstance(each.mlp, Experts)]
     grouped = any(each is not None and each.num_groups > 1 for each in routings)
     return keys | {"topk_method": "group_limited_greedy" if grouped else "greedy"}
+
+
+def config_from_gguf(metadata: Mapping[str, Any], tensors: Collection[str]) -> ModelConfig:
+    """Return the config that GGUF metadata of arch `deepseek2` describes, of v2 or v3.
+
+    Args:
+        metadata: Key -> value of the whole file.
+        tensors: GGUF names of the tensors in the file.
+
+    Raises:
+        ConfigError: A key is missing or out of range, or a key or tensor changes the function in a
+            way that is not supported; each is named.
+    """
+    return deepseek_gguf.config(metadata, tensors)
+
+
+def places_from_gguf(config: ModelConfig) -> dict[str, Place]:
+    """Return where a GGUF file keeps each weight."""
+    return deepseek_gguf.places(config)
+
+
+def older_places_from_gguf(config: ModelConfig) -> dict[str, Place]:
+    """Return where an older file keeps each weight: the product up in one tensor."""
+    return deepseek_gguf.places(config, split=False)
