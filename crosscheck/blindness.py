@@ -7,7 +7,11 @@ from crosscheck.budget import Clock
 from crosscheck.faults import FAULTS, Fault
 from crosscheck.jobs import Job
 from crosscheck.judging import sentence
+from crosscheck.programs.case import Case
 from crosscheck.subjects.protocol import describe
+from crosscheck.subjects.remembered import Remembered
+
+COMPUTED_ANEW = frozenset({"mode.stale", "cache.work", "jit.equal"})
 
 
 def plantable(job: Job, which: str) -> list[Fault]:
@@ -30,6 +34,8 @@ def try_faults(job: Job, clock: Clock, share: float, *, which: str = "catches") 
     others.
     """
     faults, late = plantable(job, which), False
+    right = right_for(job)
+    cases = [(case, False) for case in job.cases] + [(case, True) for case in job.refused_cases]
     named = any(fault.name in job.relation.catches for fault in faults)
     refused: list[str] = []
     for fault in faults:
@@ -37,11 +43,11 @@ def try_faults(job: Job, clock: Clock, share: float, *, which: str = "catches") 
             late = True
             break
         try:
-            planted = fault.plant(job.oracle.candidate)
+            planted = fault.plant(right)
         except Exception as error:
             refused.append(f"{fault.name} ({sentence(error)})")
             continue
-        seen = _is_seen(job, planted, lambda: clock.allows(share, job.slowest))
+        seen = _is_seen(job, planted, cases, lambda: clock.allows(share, job.slowest))
         if seen is None:
             late = True
             break
@@ -51,15 +57,29 @@ def try_faults(job: Job, clock: Clock, share: float, *, which: str = "catches") 
     _judge(job, refused, late=late, named=named, many=len(faults))
 
 
-def _is_seen(job: Job, planted: Any, in_time: Callable[[], bool]) -> bool | None:
-    """Return whether some case that passed kills the fault; None when the time is up first."""
-    cases = [(case, False) for case in job.cases] + [(case, True) for case in job.refused_cases]
-    for case, refuses in cases:
+def right_for(job: Job) -> Any:
+    """Return the subject to plant in: the candidate, its uncached answers remembered.
+
+    Not where the relation asks whether, or how often, the subject computes anew.
+    """
+    candidate = job.oracle.candidate
+    return candidate if job.relation.name in COMPUTED_ANEW else Remembered(candidate)
+
+
+def _is_seen(
+    job: Job, planted: Any, cases: list[tuple[Case, bool]], in_time: Callable[[], bool]
+) -> bool | None:
+    """Return whether some case that passed kills the fault; None when the time is up first.
+
+    The case that kills comes to the front of the list: it is likely to kill the next fault too.
+    """
+    for place, (case, refuses) in enumerate(cases):
         if not in_time():
             return None
         outcome = job.outcome(planted, planted_reference(job, planted), case)
         # Where the right subject refuses, another exception shows nothing; another answer does.
         if outcome.killed and (outcome.verdict == "fail" or not refuses):
+            cases.insert(0, cases.pop(place))
             return True
     return False
 

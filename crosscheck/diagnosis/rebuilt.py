@@ -16,6 +16,7 @@ from crosscheck.diagnosis.reach import reach
 from crosscheck.diagnosis.recorder import real_tokens
 from crosscheck.errors import Refused
 from crosscheck.subjects.protocol import SubjectInfo, describe
+from crosscheck.subjects.remembered import Remembered
 
 GIVEN = frozenset(
     {"cache", "chunk", "capacity", "rollback", "gather", "fork", "grow", "persistent"}
@@ -55,7 +56,7 @@ class Rebuilt:
     """The subject whose cache is its tokens."""
 
     def __init__(self, subject: Any) -> None:
-        self.inner = subject
+        self.inner = Remembered(subject)
         facts = describe(subject)
         # Padding is left out before it gets to full, so that no mask is needed for it.
         kept = (facts.capabilities & KEPT) | reach(subject) | {"left_pad", "right_pad", "count"}
