@@ -328,8 +328,13 @@ class Subject(Texts):
         """Return the subject with every weight times 1 + scale * a standard normal number."""
         return self._remade(variants.nudge(self.model, scale, seed), suffix="nudged")
 
-    def decoder_inputs(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """Return the config as plain data, and float64 weights by canonical name, (out, in)."""
+    def decoder_inputs(self) -> tuple[dict[str, Any], dict[str, np.ndarray]] | None:
+        """Return the config as plain data, and float64 weights by canonical name, (out, in).
+
+        None for a layout of sinks: it is not the function that they describe.
+        """
+        if self.layout.startswith("sinks"):
+            return None
         arrays = to_arrays(self.model)
         wide = {name: array.astype(np.float64) for name, array in arrays.items()}
         return self.model.config.to_dict(), wide

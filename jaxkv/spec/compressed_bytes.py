@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import astuple, dataclass
 from typing import Any
 
-from jaxkv.spec.compression import Groups, PerToken, Sinks, quantization
+from jaxkv.spec.compression import Groups, PerToken, Sinks, quantization, refuse_latent
 from jaxkv.spec.config import Attention, ModelConfig
 
 COMPRESSED = ("quantized", "sinks", "sinks_absolute")
@@ -64,10 +64,12 @@ def compressed_parts(
 
     Raises:
         RequestError: An option is out of range.
+        Unsupported: An attention is to latents.
     """
     form = quantization(**(options or {})) if layout == "quantized" else Sinks(**(options or {}))
     total = Parts()
     for layer in config.layers:
+        refuse_latent(layer.attention, layout)
         total += _layer(layer.attention, form, batch, tokens, itemsize, slack)
     return total
 

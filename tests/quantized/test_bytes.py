@@ -5,7 +5,9 @@ import pytest
 from jaxkv.spec import memory
 from jaxkv.spec.command_memory import measure
 from jaxkv.spec.compressed_bytes import compressed_parts
+from jaxkv.spec.errors import Unsupported
 from jaxkv.spec.tiny import CONFIGS
+from jaxkv.spec.tiny_families import tiny_family
 from tests.tiny import BATCH, TWINS, Cell, module
 
 CASES = {
@@ -59,3 +61,15 @@ def test_payload_and_total_are_counted_apart():
     plain = 3 * numbers * 4
     assert report.total_ratio == f"{plain / parts.total_bytes:.2f}"
     assert report.request_bytes == parts.total_bytes
+
+
+@pytest.mark.parametrize("twin", TWINS)
+@pytest.mark.parametrize("layout", ["quantized", "sinks", "sinks_absolute"])
+def test_latents_are_refused_by_name(twin, layout):
+    """They are no keys and values of heads; nothing is counted for them either."""
+    caches, config = module(Cell(twin, "", ""), "caches"), tiny_family("deepseek_v3")
+
+    with pytest.raises(Unsupported, match=f"layout '{layout}' keeps the keys and values of heads"):
+        caches.init(config, batch=1, capacity=40, dtype="float32", layout=layout)
+    with pytest.raises(Unsupported, match=f"layout '{layout}' keeps the keys and values of heads"):
+        compressed_parts(config, batch=1, tokens=40, itemsize=4, layout=layout)

@@ -164,7 +164,8 @@ def _changed(config: ModelConfig, layout: str, options: Mapping[str, Any]) -> di
     if not layout.startswith("sinks"):
         return absent
     policy = "its policy drops tokens, by itself and by their places: it is no full attention"
-    for name in ("layouts", "window", "positions", "visible", "rope"):
+    held = ("cache.prefix", "cache.write_set")
+    for name in ("layouts", "window", "positions", "visible", "rope", *held):
         absent[name] = policy
     return absent | {"rollback": ring}
 
