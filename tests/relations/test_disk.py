@@ -13,7 +13,7 @@ from safetensors.numpy import save_file
 
 from jaxkv.spec.errors import RequestError, ShapeError, SourceError
 from jaxkv.spec.identity import Identity
-from tests.tiny import BATCH, CAPACITY, CELLS, feed, ids_of, module
+from tests.tiny import BATCH, CAPACITY, CELLS, feed, ids_of, make_subject, module
 
 cells = pytest.mark.parametrize("cell", CELLS, ids=str)
 one_a_twin = pytest.mark.parametrize(
@@ -50,6 +50,24 @@ def test_a_loaded_cache_gives_the_same_logits(cell, tmp_path):
     left, _ = subject.step(state, ids[:, 17:20])
     right, _ = subject.step(loaded, ids[:, 17:20])
     np.testing.assert_array_equal(left, right)
+
+
+@one_a_twin
+def test_a_cache_in_bfloat16_comes_back_bit_for_bit(cell, tmp_path):
+    caches, path, half = module(cell, "caches"), tmp_path / "c.safetensors", "bfloat16"
+    subject = make_subject(cell, half)
+    ids = ids_of(cell, 5)
+    _, state = feed(subject, subject.init(BATCH, CAPACITY), ids, [9, 8])
+    identity = dataclasses.replace(owner(cell), dtype=half)
+    caches.save(state, path, identity=identity, tokens=ids[:, :17].tolist())
+
+    loaded = caches.load(path, subject.init(BATCH, CAPACITY), identity=identity)
+
+    left, _ = subject.step(state, ids[:, 17:20])
+    right, _ = subject.step(loaded, ids[:, 17:20])
+    np.testing.assert_array_equal(left, right)
+    form = caches.peek(path).form["arrays"].values()
+    assert {dtype for dtype, _ in form} == {"bfloat16", "int32"}
 
 
 @one_a_twin
