@@ -19,7 +19,7 @@ def subject_of(twin: str):
     return make_subject(Cell(twin, "llama", "paged"))
 
 
-def generated(twin: str, prompts, budget: int = 5, *, model=None, **options):
+def generated(twin: str, prompts, budget: int | list[int] = 5, *, model=None, **options):
     generate = importlib.import_module(f"{twin}.generation").generate
     model = make_model(twin, "llama") if model is None else model
     return generate(model, prompts, max_new_tokens=budget, **options)

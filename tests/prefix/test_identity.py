@@ -165,10 +165,9 @@ def test_a_request_that_fails_leaves_a_store_that_answers_rightly(twin, where, m
             generated(twin, [[*ids, 5]], store=store)
 
     assert store.usage.locked == 0
-    for _ in range(2):
-        run = generated(twin, [[*ids, 6]], store=store)
-        assert run.tokens == generated(twin, [[*ids, 6]]).tokens
-    assert run.reused_B.tolist() == [16]
+    runs = [generated(twin, [[*ids, 6]], store=store) for _ in range(2)]
+    assert [run.tokens for run in runs] == 2 * [generated(twin, [[*ids, 6]]).tokens]
+    assert runs[1].reused_B.tolist() == [16]
 
 
 @twins
