@@ -274,6 +274,7 @@ def poison_site(
 ) -> CrossSite:
     """Return the site with NaN in every slot that holds no token."""
     keys, values = slots.poison(site.k_XHS, site.v_XSH, _places(site)[1])
+    assert values is not None  # the source's values stand beside its keys
     return CrossSite(keys, values, site.source_length_U)
 
 

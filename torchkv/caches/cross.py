@@ -273,6 +273,7 @@ def poison_site(
 ) -> CrossSite:
     """Return a copy of the site with NaN in every slot that holds no token."""
     keys, values = slots.poison(site.k_UKSH, site.v_UKSH, _places(site)[1])
+    assert values is not None  # the source's values stand beside its keys
     return CrossSite(keys, values, site.source_length_U)
 
 
