@@ -3,12 +3,16 @@
 Loss: mean nats of a text fed in chunks, so that most queries read what the layout has kept.
 Greedy: how many new tokens are those of exact before the first other one, and how many agree in
 place. Retrieval: texts of filler with a name and a number at five depths, each number asked for by
-the same words; counts exact answers. Where exact answers less than 80 %, it judges nobody. Beside
-them the bytes of the cache at the text's length, as allocated.
+the same words; counts exact answers. Where exact answers less than 80 %, it judges nobody: no
+variant then has a number. Beside them the bytes of the cache at the text's length, as allocated,
+and the two ratios: of payload, codes against the numbers that they stand for; and of everything,
+against contiguous. With `--twin both` each variant runs in both twins, and their losses and greedy
+tokens are held against each other.
 """
 
 import argparse
 import importlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,10 +20,20 @@ from typing import Any
 
 import numpy as np
 
-from bench.rows import Row, report
+from bench.rows import Row, missing, report
+from jaxkv.spec import memory
+from jaxkv.spec.checkpoint import Checkpoint
+from jaxkv.spec.compressed_bytes import COMPRESSED, compressed_parts
+from jaxkv.spec.config import ModelConfig
 from jaxkv.spec.source import open_source, open_tokenizer
 
-CHUNK, DEPTHS = 64, 5
+CHUNK, DEPTHS, PROMPT = 64, 5, 256
+TWINS = ("jaxkv", "torchkv")
+# Below this share of right answers of exact, retrieval says nothing about anybody.
+JUDGES = 80.0
+# Nats between the twins' losses. Their sums differ in order, in float32; a number beside the edge
+# between two codes then takes the other one, and moves a loss in its fourth digit.
+APART = 0.01
 NAMES = [
     "Arlen",
     "Bruna",
@@ -100,6 +114,9 @@ VARIANTS = (
     Variant("int8", "quantized", {"bits": 8}),
     Variant("fp8", "quantized", {"bits": "fp8"}),
     *(_kivi(b, r, o) for o in ("chunk_invariant", "kivi") for b in (4, 2) for r in (32, 128)),
+    # Smaller than the prompt, so that every greedy token is drawn after tokens were dropped.
+    Variant("sinks 4 + 236", "sinks", {"sinks": 4, "window": 236}),
+    Variant("absolute 4 + 236", "sinks_absolute", {"sinks": 4, "window": 236}),
     Variant("sinks 4 + 508", "sinks", {"sinks": 4, "window": 508}),
     Variant("absolute 4 + 508", "sinks_absolute", {"sinks": 4, "window": 508}),
 )
@@ -107,7 +124,7 @@ VARIANTS = (
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add what this benchmark alone takes."""
-    parser.add_argument("--twin", choices=("jaxkv", "torchkv"), default="jaxkv")
+    parser.add_argument("--twin", choices=(*TWINS, "both"), default="jaxkv")
     parser.add_argument("--variants", nargs="+", choices=[v.name for v in VARIANTS])
     parser.add_argument("--tokens", type=int, default=2000, help="of a retrieval text")
     parser.add_argument("--texts", type=int, default=10, help="retrieval texts of 5 pairs each")
@@ -118,22 +135,82 @@ def main(options: argparse.Namespace) -> int:
     """Print the table.
 
     Returns:
-        0.
+        0; 1 if both twins ran and their losses are further apart than `APART`.
     """
     if options.quick:
         options.tokens, options.texts, options.new = 500, 1, 32
-    judge = Judge(options)
-    rows: list[Row] = []
-    for variant in VARIANTS:
-        if options.variants and variant.name not in (*options.variants, "exact"):
-            continue
-        found = judge.judged(variant)
-        rows += [_row(variant.name, *each) for each in found]
-        print(
-            variant.name, *(f"{name} {value:g} {unit};" for name, unit, value in found), flush=True
-        )
+    checkpoint = open_source("smollm2")
+    tokenizer = open_tokenizer(checkpoint)
+    names = TWINS if options.twin == "both" else (options.twin,)
+    judges = [Judge(twin, checkpoint, tokenizer, options) for twin in names]
+    asked = [v for v in VARIANTS if not options.variants or v.name in (*options.variants, "exact")]
+    rows, agree = table(judges, asked)
     report(rows, options, about=f"quality, SmolLM2-135M, float32, {options.twin}")
-    return 0
+    if len(judges) > 1:
+        print("the twins AGREE" if agree else f"the twins DISAGREE by more than {APART} nats")
+    return int(not agree)
+
+
+def table(judges: Sequence["Judge"], variants: Sequence[Variant]) -> tuple[list[Row], bool]:
+    """Return the rows of all variants, the first of them exact, and whether the twins agree."""
+    rows, agree = [], True
+    for variant in variants:
+        found = [judge.judged(variant) for judge in judges]
+        for judge, each in zip(judges, found, strict=True):
+            rows += rows_of(f"{variant.name}, {judge.twin}", each, judge.exact_retrieval)
+        if len(found) > 1:
+            apart, alike = compare(*found)
+            rows.append(_row(variant.name, "loss, twins apart", "nats", apart))
+            rows.append(_row(variant.name, "greedy, twins in place", "%", alike))
+            # Not `apart > APART`, which NaN would pass.
+            agree &= apart <= APART
+    return rows, agree
+
+
+@dataclass(frozen=True)
+class Found:
+    """What one variant of one twin showed.
+
+    Attributes:
+        numbers: Metric and unit -> value.
+        new: Greedy tokens.
+        retrieval: Percent of the questions that were answered.
+    """
+
+    numbers: dict[tuple[str, str], float]
+    new: list[int]
+    retrieval: float
+
+
+def rows_of(subject: str, found: Found, exact_retrieval: float) -> list[Row]:
+    """Return the rows of one variant; retrieval is none where exact itself does not retrieve."""
+    rows = [_row(subject, *name, value) for name, value in found.numbers.items()]
+    if exact_retrieval >= JUDGES:
+        return [*rows, _row(subject, "retrieval", "%", found.retrieval)]
+    note = (
+        f"exact answers {exact_retrieval:.0f} %, less than {JUDGES:.0f} %: this model cannot show "
+        "what a cache does to retrieval"
+    )
+    return [*rows, missing("quality", "smollm2", subject, "retrieval", "%", note)]
+
+
+def compare(left: Found, right: Found) -> tuple[float, float]:
+    """Return how far apart two losses are, and the percent of greedy tokens that are the same."""
+    apart = abs(left.numbers["loss", "nats"] - right.numbers["loss", "nats"])
+    alike = [a == b for a, b in zip(left.new, right.new, strict=True)]
+    return apart, 100 * sum(alike) / len(alike)
+
+
+def ratios(config: ModelConfig, variant: Variant, tokens: int) -> dict[tuple[str, str], float]:
+    """Return the payload ratio, of codes, and the total ratio against contiguous, in float32."""
+    if variant.layout not in COMPRESSED:
+        return {}
+    sizes: dict[str, Any] = {"batch": 1, "tokens": tokens, "itemsize": 4}
+    parts = compressed_parts(config, **sizes, layout=variant.layout, options=variant.options)
+    found = {("total ratio", "x"): memory.model_cache_bytes(config, **sizes) / parts.total_bytes}
+    if parts.code_bytes:
+        found["payload ratio", "x"] = parts.coded_bytes / parts.code_bytes
+    return found
 
 
 def _row(subject: str, metric: str, unit: str, value: float) -> Row:
@@ -141,37 +218,40 @@ def _row(subject: str, metric: str, unit: str, value: float) -> Row:
 
 
 class Judge:
-    """One twin's SmolLM2, the texts, and what exact said."""
+    """One twin's model, the texts, and what exact said."""
 
-    def __init__(self, options: argparse.Namespace):
-        checkpoint = open_source("smollm2")
-        self.options = options
-        self.tokenizer = open_tokenizer(checkpoint)
-        self.kind = importlib.import_module(f"{options.twin}.subject").Subject
-        self.model = importlib.import_module(f"{options.twin}.weights").from_arrays(
+    def __init__(
+        self, twin: str, checkpoint: Checkpoint, tokenizer: Any, options: argparse.Namespace
+    ):
+        self.twin, self.options, self.tokenizer = twin, options, tokenizer
+        self.config = checkpoint.config
+        self.kind = importlib.import_module(f"{twin}.subject").Subject
+        self.model = importlib.import_module(f"{twin}.weights").from_arrays(
             checkpoint.config, checkpoint.weights, interleaved_qk=checkpoint.interleaved_qk
         )
-        self.nbytes = importlib.import_module(f"{options.twin}.caches").nbytes
+        self.nbytes = importlib.import_module(f"{twin}.caches").nbytes
         text = (Path(__file__).parent / "prompt.txt").read_text()
         self.ids = self.tokenizer.encode(text)
         self.owed: list[int] = []
+        self.exact_retrieval = 0.0
 
-    def judged(self, variant: Variant) -> list[tuple[str, str, float]]:
-        """Return metric, unit and value of everything that is judged."""
+    def judged(self, variant: Variant) -> Found:
+        """Return everything that is judged; the first variant to be asked for is exact."""
         subject = self.kind(self.model, layout=variant.layout, layout_options=variant.options)
         capacity = self.options.tokens + CHUNK
-        found = [("cache", "MiB", self.nbytes(subject.init(1, capacity)) / 2**20)]
-        found.append(("loss", "nats", self.loss(subject, capacity)))
-        new = subject.generate([self.ids[:256]], self.options.new).new_tokens[0]
-        self.owed = self.owed or new
-        alike = [a == b for a, b in zip(new, self.owed, strict=True)]
-        found.append(
-            ("greedy, before the first other", "tokens", float([*alike, False].index(False)))
-        )
-        found.append(("greedy, in place", "%", 100 * sum(alike) / len(alike)))
+        numbers = {("cache", "MiB"): self.nbytes(subject.init(1, capacity)) / 2**20}
+        numbers |= ratios(self.config, variant, capacity)
+        numbers["loss", "nats"] = self.loss(subject, capacity)
+        new = subject.generate([self.ids[:PROMPT]], self.options.new).new_tokens[0]
         right = [self.retrieved(subject, seed, capacity) for seed in range(self.options.texts)]
-        found.append(("retrieval", "%", 100 * float(np.mean(right))))
-        return found
+        retrieval = 100 * float(np.mean(right))
+        if not self.owed:
+            self.owed, self.exact_retrieval = new, retrieval
+        alike = [a == b for a, b in zip(new, self.owed, strict=True)]
+        first = [*alike, False].index(False)
+        numbers["greedy, before the first other", "tokens"] = float(first)
+        numbers["greedy, in place", "%"] = 100 * sum(alike) / len(alike)
+        return Found(numbers, new, retrieval)
 
     def loss(self, subject: Any, capacity: int) -> float:
         """Return the mean nats of the text's tokens, fed in chunks."""

@@ -148,10 +148,10 @@ def attend(
 
 def fault(site: QuantizedSite, cache: Cache) -> str | None:
     """Return what of the site does not fit its cache, or None: slots, and ring beside block."""
-    least = min(site.form.residual_length + site.slack, site.ring)
+    least = site.form.residual_length + site.slack
     if site.slots < cache.capacity:
         return f"has {site.slots} slots, the cache has capacity {cache.capacity}"
-    if site.ring < site.form.residual_length + site.slack:
+    if site.ring < least:
         return f"has a ring of {site.ring} tokens, its residual length and slack need {least}"
     lines, width = site.k_ring_XHA.shape[:2]
     if site.v_ring_XAH.shape != (lines, site.ring, width):

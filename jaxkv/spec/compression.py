@@ -34,8 +34,12 @@ class Groups:
     order: Order = "chunk_invariant"
 
     def __post_init__(self) -> None:
-        for name in ("group_size", "residual_length"):
-            _require_whole(name, getattr(self, name))
+        _require_whole("group_size", self.group_size, "Use 32.")
+        _require_whole(
+            "residual_length",
+            self.residual_length,
+            "Use 32, or bits=8, which keeps no residual.",
+        )
         if self.group_size % self.codes_a_byte:
             raise RequestError(
                 f"init: group_size is {self.group_size}, expected a multiple of "
@@ -50,7 +54,8 @@ class Groups:
             )
         if self.order not in ORDERS:
             raise RequestError(
-                f"init: order is {self.order!r}, expected one of {', '.join(ORDERS)}."
+                f"init: order is {self.order!r}, expected one of {', '.join(ORDERS)}. "
+                f"Use {ORDERS[0]!r}."
             )
 
     @property
@@ -107,10 +112,11 @@ class Sinks:
     def __post_init__(self) -> None:
         if self.sinks == 0:
             raise RequestError(
-                "init: sinks is 0, expected at least 1. Without sinks there is no such layout."
+                "init: sinks is 0, expected at least 1. Without sinks there is no such layout: "
+                "use 4."
             )
-        for name in ("sinks", "window"):
-            _require_whole(name, getattr(self, name))
+        _require_whole("sinks", self.sinks, "Use 4.")
+        _require_whole("window", self.window, "Use 1020.")
 
     def check_room(self, capacity: int) -> None:
         """Refuse sinks that leave no room for a recent token.
@@ -137,7 +143,7 @@ def quantization(*, bits: int | str = 4, **options: Any) -> Groups | PerToken:
     """
     if isinstance(bits, bool) or bits not in BITS:
         offered = ", ".join(map(str, BITS))
-        raise RequestError(f"init: bits is {bits!r}, expected one of {offered}.")
+        raise RequestError(f"init: bits is {bits!r}, expected one of {offered}. Use 8.")
     if bits in (8, "fp8"):
         for name, value in options.items():
             raise RequestError(
@@ -161,9 +167,11 @@ def refuse_latent(attention: Attention, layout: str) -> None:
         )
 
 
-def _require_whole(name: str, value: Any) -> None:
+def _require_whole(name: str, value: Any, advice: str) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise RequestError(f"init: {name} is {value!r}, expected a whole number of at least 1.")
+        raise RequestError(
+            f"init: {name} is {value!r}, expected a whole number of at least 1. {advice}"
+        )
 
 
 def _up(value: int, step: int) -> int:

@@ -47,7 +47,8 @@ def config(rope=None):
     attention = replace(
         layer.attention, num_heads=HEADS, num_kv_heads=KV_HEADS, head_dim=WIDTH, rope=rope
     )
-    return replace(made, layers=(replace(layer, attention=attention),))
+    layers = (replace(layer, attention=attention),)
+    return replace(made, layers=layers, max_positions=8192)
 
 
 def draw(seed, tokens, *, rows=ROWS):
@@ -58,7 +59,7 @@ def draw(seed, tokens, *, rows=ROWS):
 
 
 @cache
-def step_of(twin, rule, rope, fresh, clean):
+def step_of(twin, rule, rope, fresh, clean, bias=None):
     """Return begin, attend and commit as one function, compiled where the twin compiles."""
     cell = Cell(twin, "llama", "contiguous")
     caches, block = module(cell, "caches"), module(cell, "block")
@@ -69,7 +70,8 @@ def step_of(twin, rule, rope, fresh, clean):
         if rope is not None:
             end_B = plan.length_B + plan.count_B
             rotate = block.rotation(rope, plan.position_BT, end_B, dtype=q.dtype)
-        out, site = caches.attend(cache.sites[0], plan, q, k, v, rule=rule, rotate=rotate)
+        how = {"rule": rule, "rotate": rotate, "bias": bias}
+        out, site = caches.attend(cache.sites[0], plan, q, k, v, **how)
         return out, caches.commit(cache, plan, (site,))
 
     if twin == "torchkv":
@@ -92,9 +94,10 @@ class Alone:
         dtype="float64",
         rule=None,
         rope=None,
+        bias=None,
         **options,
     ):
-        self.twin, self.rope = twin, rope
+        self.twin, self.rope, self.bias = twin, rope, bias
         self.caches = module(Cell(twin, "llama", layout), "caches")
         self.rule = rule or self.caches.Rule(scale=WIDTH**-0.5)
         self.cache = self.caches.init(
@@ -118,7 +121,7 @@ class Alone:
                 part[b, :count] = x[b, held : held + count]
         # Padding may be anything finite, as a model's own numbers are.
         parts = [np.nan_to_num(part, nan=7.0) for part in parts]
-        step = step_of(self.twin, self.rule, self.rope, fresh, clean)
+        step = step_of(self.twin, self.rule, self.rope, fresh, clean, self.bias)
         count_B = self.array(counts_B.astype(np.int32))
         out, self.cache = step(self.cache, count_B, *(self.array(x) for x in parts))
         return np.asarray(out)
@@ -144,10 +147,23 @@ def attend_in_chunks(alone, qkv, counts, *, width=None):
     return [np.concatenate(row) for row in rows]
 
 
-def owed(qkv, form, starts=None, *, cap=None):
+def slope(query_BT, key_BS):
+    """Return ALiBi-like addends [B, N, T, S] of positions, exact in float32; a slope a head."""
+    away_BTS = query_BT[:, :, None] - key_BS[:, None, :]
+    if isinstance(away_BTS, np.ndarray):
+        xp = np
+    elif hasattr(away_BTS, "detach"):
+        import torch as xp
+    else:
+        import jax.numpy as xp
+    return xp.stack([-0.0625 * (n + 1) * away_BTS for n in range(HEADS)], 1)
+
+
+def owed(qkv, form, starts=None, *, cap=None, bias=None):
     """Return the outputs [B, T, N, H] that the layout owes, query by query.
 
     starts: of each query the length before its step, for the order "kivi"; None for the other.
+    bias: as `attend` takes it, of numpy's positions.
     """
     q, k, v = qkv
     coded_k, coded_v = coded(k, v, form)
@@ -161,6 +177,8 @@ def owed(qkv, form, starts=None, *, cap=None):
             head = n // (q.shape[2] // k.shape[2])
             score = keys[:, head] @ q[b, t, n] * WIDTH**-0.5
             score = score if cap is None else cap * np.tanh(score / cap)
+            if bias is not None:
+                score = score + bias(np.array([[t]]), np.arange(t + 1)[None])[0, n, 0]
             weight = np.exp(score - score.max())
             out[b, t, n] = weight @ values[:, head] / weight.sum()
     return out

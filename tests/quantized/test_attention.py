@@ -17,6 +17,7 @@ from tests.quantized.alone import (
     draw,
     owed,
     parts_of,
+    slope,
     step_of,
 )
 from tests.tiny import TWINS, Cell, module, shared_by
@@ -210,8 +211,11 @@ def test_what_is_asked_for_is_what_is_stored(twin, form):
 
 
 BAD = {
-    "bits": ({"bits": 3}, "init: bits is 3, expected one of 2, 4, 8, fp8."),
-    "bits of a word": ({"bits": "int4"}, "init: bits is 'int4', expected one of 2, 4, 8, fp8."),
+    "bits": ({"bits": 3}, "init: bits is 3, expected one of 2, 4, 8, fp8. Use 8."),
+    "bits of a word": (
+        {"bits": "int4"},
+        "init: bits is 'int4', expected one of 2, 4, 8, fp8. Use 8.",
+    ),
     "no whole bytes": (
         {"bits": 2, "group_size": 6, "residual_length": 6},
         "init: group_size is 6, expected a multiple of 4, the codes of 2 bits in a byte. Use 8.",
@@ -227,11 +231,12 @@ BAD = {
     ),
     "no residual": (
         {"bits": 4, "group_size": 6, "residual_length": 0},
-        "init: residual_length is 0, expected a whole number of at least 1.",
+        "init: residual_length is 0, expected a whole number of at least 1. Use 32, or bits=8, "
+        "which keeps no residual.",
     ),
     "order": (
         {"bits": 4, "group_size": 6, "residual_length": 6, "order": "fifo"},
-        "init: order is 'fifo', expected one of chunk_invariant, kivi.",
+        "init: order is 'fifo', expected one of chunk_invariant, kivi. Use 'chunk_invariant'.",
     ),
     "groups of int8": (
         {"bits": 8, "group_size": 6},
@@ -288,10 +293,11 @@ def test_a_soft_cap_and_a_bias_are_applied_to_the_whole_score(twin, form):
     """KV-65: not to a code's product before its scale; a bias reaches codes and residual alike."""
     qkv = draw(12, T)
     caches = Alone(twin, "quantized", **form.options).caches
-    capped = Alone(
-        twin, "quantized", rule=caches.Rule(scale=12**-0.5, soft_cap=1.5), **form.options
-    )
+    rule = caches.Rule(scale=12**-0.5, soft_cap=1.5)
+    both = Alone(twin, "quantized", rule=rule, bias=slope, **form.options)
 
-    rows = attend_in_chunks(capped, qkv, [20, 1, 17])
+    rows = attend_in_chunks(both, qkv, [20, 1, 17])
 
-    np.testing.assert_allclose(np.stack(rows), owed(qkv, form, cap=1.5), rtol=0, atol=1e-14)
+    expected = owed(qkv, form, cap=1.5, bias=slope)
+    np.testing.assert_allclose(np.stack(rows), expected, rtol=0, atol=1e-14)
+    assert np.abs(expected - owed(qkv, form, cap=1.5)).max() > 1e-2

@@ -1,10 +1,13 @@
 """Predicted bytes equal the allocated arrays, part by part, and the ratios are told apart."""
 
+from dataclasses import replace
+
 import pytest
 
 from jaxkv.spec import memory
 from jaxkv.spec.command_memory import measure
 from jaxkv.spec.compressed_bytes import compressed_parts
+from jaxkv.spec.config import Rope
 from jaxkv.spec.errors import Unsupported
 from jaxkv.spec.tiny import CONFIGS
 from jaxkv.spec.tiny_families import tiny_family
@@ -36,7 +39,7 @@ def test_predicted_bytes_are_the_allocated_ones_to_the_byte(twin, dtype, layout,
 
 
 def test_payload_and_total_are_counted_apart():
-    """2 against 32 bits are 16 times less payload at most, and less in all."""
+    """4 against 32 bits are 8 times less payload at most, and less in all."""
     config, options = CONFIGS["llama"], {"bits": 4, "group_size": 6, "residual_length": 12}
 
     parts = compressed_parts(
@@ -61,6 +64,37 @@ def test_payload_and_total_are_counted_apart():
     plain = 3 * numbers * 4
     assert report.total_ratio == f"{plain / parts.total_bytes:.2f}"
     assert report.request_bytes == parts.total_bytes
+
+
+@pytest.mark.parametrize(
+    ("dtype", "payload"), [("bfloat16", "8.00"), ("float32", "16.00")], ids=["16", "32"]
+)
+def test_two_bits_are_8_times_less_payload_than_16_and_less_than_that_in_all(dtype, payload):
+    """Of 16 bits; 16 times less than 32. Scales, zero points, residual and rings come on top."""
+    config, options = CONFIGS["llama"], {"bits": 2, "group_size": 12, "residual_length": 12}
+    widths = {"layers": (replace(config.layers[1], attention=_of_width(config, 24)),)}
+
+    report = measure(
+        replace(config, **widths),
+        model="llama",
+        dtype=dtype,
+        layout="quantized",
+        batch=1,
+        length=480,
+        options=options,
+    )
+
+    itemsize, numbers = memory.ITEMSIZES[dtype], 3 * 24 * 480 * 2
+    stored = numbers // 4 + 2 * numbers // 12 * itemsize + 2 * 3 * 24 * 12 * itemsize
+    assert report.payload_ratio == payload
+    assert report.request_bytes == stored
+    assert report.total_ratio == f"{numbers * itemsize / stored:.2f}"
+    assert float(report.total_ratio) < float(payload)
+
+
+def _of_width(config, width):
+    """Return the attention of the layer without a window, with heads of another width."""
+    return replace(config.layers[1].attention, head_dim=width, rope=Rope(100.0, width))
 
 
 @pytest.mark.parametrize("twin", TWINS)

@@ -51,6 +51,24 @@ CASES = cover(
 )
 
 
+# Caches that change results owe what one step of their own says, however it is reached: they have
+# no forward without a cache. The head width 18 has no groups for 2 bits: tests/quantized has them.
+COMPRESSED = {
+    "quantized-4": {"bits": 4, "group_size": 6, "residual_length": 6},
+    "quantized-int8": {"bits": 8},
+    "quantized-fp8": {"bits": "fp8"},
+    "sinks": {"sinks": 2, "window": 6},
+    "sinks_absolute": {"sinks": 2, "window": 6},
+}
+COMPRESSED_CASES = cover(
+    tuple(COMPRESSED),
+    ("llama-mixed", "mixtral") if DEEP else ("llama-mixed",),
+    tuple(PARTITIONS),
+    tuple(BATCHES) if DEEP else ("ragged",),
+    HISTORIES if DEEP else ("rollback", "gather", "reset"),
+)
+
+
 class Told(NamedTuple):
     """What each row is to say: its text, how much of it is held, and what its encoder read."""
 
@@ -79,12 +97,28 @@ def subject_of(twin, family, layout):
         checkpoint.config, checkpoint.weights, dtype="float64"
     )
     kind = importlib.import_module(f"{twin}.subject").Subject
-    return kind(model, layout=layout.split("-")[0], slack=SLACK, **LAYOUTS[layout])
+    given = LAYOUTS.get(layout) or {"layout_options": COMPRESSED.get(layout)}
+    return kind(model, layout=layout.split("-")[0], slack=SLACK, **given)
 
 
 @pytest.mark.parametrize("twin", TWINS)
 @pytest.mark.parametrize("case", CASES, ids="-".join)
 def test_every_layout_says_what_one_forward_says(twin, case, tmp_path):
+    _check(twin, case, tmp_path, owed=lambda subject, told: told.full(subject))
+
+
+@pytest.mark.parametrize("twin", TWINS)
+@pytest.mark.parametrize("case", COMPRESSED_CASES, ids="-".join)
+def test_every_compressed_layout_says_what_one_step_of_it_says(twin, case, tmp_path):
+    """Partition, batch and history change nothing of a cache that itself changes results."""
+    _check(twin, case, tmp_path, owed=_in_one_step)
+
+
+def _in_one_step(subject, told):
+    return subject.step(told.empty(subject), told.texts)[0]
+
+
+def _check(twin, case, tmp_path, *, owed):
     layout, family, partition, batch, history = case
     subject = subject_of(twin, family, layout)
     rows, rng = BATCHES[batch], np.random.default_rng(len("-".join(case)))
@@ -102,9 +136,9 @@ def test_every_layout_says_what_one_forward_says(twin, case, tmp_path):
     for size in PARTITIONS[partition]:
         chunk = np.stack([row[at : at + size] for row, at in zip(texts, held, strict=True)])
         logits, state = subject.step(state, chunk)
-        whole = told.full(subject)
+        whole = owed(subject, told)
         expected = np.stack([row[at : at + size] for row, at in zip(whole, held, strict=True)])
-        assert_agree(logits, expected, EXACT, name="logits", names=(layout, "one forward"))
+        assert_agree(logits, expected, EXACT, name="logits", names=(layout, "at once"))
         held = held + size
     np.testing.assert_array_equal(subject.length(state), held)
 

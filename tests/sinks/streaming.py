@@ -23,11 +23,12 @@ def turn(x_H, position, theta):
     )
 
 
-def before(held, sinks, window):
-    """Return the tokens kept by `evict_for_space(1)`: room for one is made before the forward."""
-    if len(held) + 1 <= sinks + window:
+def before(held, sinks, window, coming=1):
+    """Return the tokens kept by `evict_for_space(coming)`: room is made before the forward."""
+    if len(held) + coming <= sinks + window:
         return held
-    return held[:sinks] + held[len(held) - (window - 1) :]
+    # Of a chunk longer than the window its slice begins behind its end: no recent token is kept.
+    return held[:sinks] + held[max(len(held) - window + coming, sinks) :]
 
 
 def after(held, sinks, window):
@@ -37,8 +38,11 @@ def after(held, sinks, window):
     return held[:sinks] + held[len(held) - (window - 1) :]
 
 
-def stream(qkv, *, sinks, window, theta, evict=before, absolute=False):
-    """Return outputs [B, T, N, H], and of each query its place and those of the keys it saw."""
+def stream(qkv, *, sinks, window, theta, evict=before, absolute=False, bias=None):
+    """Return outputs [B, T, N, H], and of each query its place and those of the keys it saw.
+
+    bias: as `attend` takes it, of positions in the text; the published loop has none.
+    """
     q, k, v = qkv
     out, seen = np.zeros(q.shape), []
     for b in range(q.shape[0]):
@@ -48,14 +52,35 @@ def stream(qkv, *, sinks, window, theta, evict=before, absolute=False):
             place, held = len(held), [*held, t]
             places = held if absolute else list(range(len(held)))
             own = t if absolute else place
-            out[b, t] = _attend(q[b, t], k[b, held], v[b, held], own, places, theta)
+            added_NS = 0 if bias is None else bias(np.array([[t]]), np.array([held]))[0, :, 0]
+            out[b, t] = _attend(q[b, t], k[b, held], v[b, held], own, places, theta, added_NS)
             if b == 0:
                 seen.append((own, dict(zip(held, places, strict=True))))
             held = after(held, sinks, window) if evict is after else held
     return out, seen
 
 
-def _attend(q_NH, k_SKH, v_SKH, own, places, theta):
+def stream_in_chunks(qkv, sizes, *, sinks, window, theta):
+    """Return outputs [B, T, N, H] of the published loop over forwards of several tokens.
+
+    A forward makes room for all its tokens first; its token i then sees what was kept, and the
+    forward's own tokens up to itself.
+    """
+    q, k, v = qkv
+    out = np.zeros(q.shape)
+    for b in range(q.shape[0]):
+        held, at = [], 0
+        for size in sizes:
+            held = before(held, sinks, window, size)
+            for t in range(at, at + size):
+                held = [*held, t]
+                places = list(range(len(held)))
+                out[b, t] = _attend(q[b, t], k[b, held], v[b, held], places[-1], places, theta, 0)
+            at += size
+    return out
+
+
+def _attend(q_NH, k_SKH, v_SKH, own, places, theta, added_NS):
     groups = q_NH.shape[0] // k_SKH.shape[1]
     out = np.zeros(q_NH.shape)
     for n in range(q_NH.shape[0]):
@@ -63,6 +88,7 @@ def _attend(q_NH, k_SKH, v_SKH, own, places, theta):
             [turn(k[n // groups], p, theta) for k, p in zip(k_SKH, places, strict=True)]
         )
         score = keys @ turn(q_NH[n], own, theta) * WIDTH**-0.5
+        score = score + np.broadcast_to(added_NS, (q_NH.shape[0], len(score)))[n]
         weight = np.exp(score - score.max())
         out[n] = weight @ v_SKH[:, n // groups] / weight.sum()
     return out

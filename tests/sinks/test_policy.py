@@ -10,9 +10,19 @@ from hypothesis import strategies as st
 
 from jaxkv.spec.config import Rope
 from jaxkv.spec.errors import RequestError, RollbackError, Unsupported
+from jaxkv.spec.identity import Identity
 from jaxkv.spec.scaling import DynamicScaling
-from tests.quantized.alone import ROWS, WIDTH, Alone, attend_in_chunks, config, draw
-from tests.sinks.streaming import after, before, stream
+from tests.quantized.alone import (
+    ROWS,
+    WIDTH,
+    Alone,
+    attend_in_chunks,
+    config,
+    draw,
+    parts_of,
+    slope,
+)
+from tests.sinks.streaming import after, before, stream, stream_in_chunks
 from tests.tiny import TWINS, Cell, module, shared_by
 
 T, THETA = 30, 50.0
@@ -89,6 +99,35 @@ def test_places_are_indices_in_the_cache_and_the_newest_key_is_no_exception(twin
             for p, place, ok in zip(position_BS.tolist(), keys, valid_BS, strict=False)
             if ok
         } == places
+
+
+@each
+@both
+def test_a_bias_is_of_positions_in_the_text(twin, layout):
+    """Not of places in the cache, which keys are turned by."""
+    qkv = draw(11, T)
+
+    rows = attend_in_chunks(alone(twin, layout, bias=slope), qkv, [11, 1, 18])
+
+    how = {**SIZES, "theta": THETA, "absolute": layout == "sinks_absolute"}
+    expected, without = stream(qkv, **how, bias=slope)[0], stream(qkv, **how)[0]
+    np.testing.assert_allclose(np.stack(rows), expected, rtol=0, atol=1e-13)
+    assert np.abs(expected - without).max() > 1e-2
+
+
+@pytest.mark.parametrize("sizes", [[1] * T, [9, 1, 1, 1, 18], [T]], ids=len)
+def test_the_published_loop_over_chunks_is_another_policy(sizes):
+    """`evict_for_space(n)` drops for all n tokens at once, and the first of them sees fewer keys.
+
+    Ours applies the policy to each query, so that a chunk is as good as its tokens one by one; the
+    loop over chunks depends on how a text was cut, and equals ours for forwards of one token.
+    """
+    qkv = draw(12, T)
+
+    theirs = stream_in_chunks(qkv, sizes, **SIZES, theta=THETA)
+
+    away = np.abs(theirs - owed(qkv, "sinks")).max()
+    assert away < 1e-13 if max(sizes) == 1 else away > 1e-3
 
 
 @each
@@ -187,15 +226,63 @@ def test_rows_can_be_gathered_and_forked(twin, layout):
     np.testing.assert_allclose(out, owed(qkv, layout)[rows, 14:19], rtol=0, atol=1e-13)
 
 
+@each
+@both
+@pytest.mark.parametrize("whose", ["fork", "first"])
+def test_a_fork_and_its_first_live_on_apart(twin, layout, whose):
+    """One goes on with other tokens, in place where the twin writes so: the other sees none."""
+    qkv, other, one = draw(8, T), draw(9, T), alone(twin, layout)
+    one.feed(qkv, 14)
+    first, fork = one.cache, one.caches.fork(one.cache)
+
+    one.cache = first if whose == "fork" else fork
+    one.feed(other, 1)
+    one.feed(other, 9)
+    one.cache = fork if whose == "fork" else first
+    outs = [one.feed(qkv, size) for size in (1, 9)]
+
+    np.testing.assert_allclose(
+        np.concatenate(outs, 1), owed(qkv, layout)[:, 14:24], rtol=0, atol=1e-13
+    )
+
+
+@each
+@both
+def test_a_cache_from_disk_goes_on_as_the_one_that_was_saved(twin, layout, tmp_path):
+    """Past the window: sinks, the ring in its own order, and peaks, which say where it stands."""
+    qkv, one = draw(10, T), alone(twin, layout, slack=2)
+    one.feed(qkv, [14, 9, 3])
+    whose = {"identity": Identity(config(ROPE), "none", "float64", layout)}
+    one.caches.save(one.cache, tmp_path / "cache", **whose, tokens=[[0] * n for n in (14, 9, 3)])
+    empty = alone(twin, layout, slack=2)
+
+    empty.cache = empty.caches.load(tmp_path / "cache", empty.cache, **whose)
+
+    for name, x in parts_of(one.cache).items():
+        np.testing.assert_array_equal(parts_of(empty.cache)[name], x, err_msg=name)
+    out, held = empty.feed(qkv, 7), (14, 9, 3)
+    expected = np.stack([owed(qkv, layout)[b, n : n + 7] for b, n in enumerate(held)])
+    np.testing.assert_allclose(out, expected, rtol=0, atol=1e-13)
+
+
 BAD = {
-    "no sinks": ({"sinks": 0}, "init: sinks is 0, expected at least 1. Without sinks there is no "),
-    "no window": ({"window": 0}, "init: window is 0, expected a whole number of at least 1."),
+    "no sinks": (
+        {"sinks": 0},
+        "init: sinks is 0, expected at least 1. Without sinks there is no such layout: use 4.",
+    ),
+    "no window": (
+        {"window": 0},
+        "init: window is 0, expected a whole number of at least 1. Use 1020.",
+    ),
     "room": (
         {"sinks": 44},
         "init: sinks is 44, expected at most 43 (capacity 44 with room for one recent token). "
         "Raise capacity or lower sinks.",
     ),
-    "half": ({"window": 2.5}, "init: window is 2.5, expected a whole number of at least 1."),
+    "half": (
+        {"window": 2.5},
+        "init: window is 2.5, expected a whole number of at least 1. Use 1020.",
+    ),
 }
 
 

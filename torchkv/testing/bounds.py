@@ -1,8 +1,9 @@
-"""How far a quantized subject may be from its exact variant: derived, not measured on its codes.
+"""How far a quantized subject may be from its exact variant; nothing is measured on its codes.
 
-Keys and values of the first layer are off by half a step at most, of the widest group that texts of
-random ids have. Logits: what errors of half a step in every stored number of the exact variant do,
-times four, since a layer's errors enter the next one's keys.
+Keys and values of the first layer are off by half a step at most, which follows from the formulas,
+of the widest group that drawn texts have. Logits have no derived bound: theirs is an estimate, four
+times the worst that errors of half a step with drawn signs, in every stored number of the exact
+variant, did in four draws. It tells what is many times off, not a code that is off by one.
 
 Letters: B rows, S slots, K key/value heads, H head width.
 """
