@@ -123,9 +123,15 @@ def read_lengths(path: str | Path) -> list[tuple[int, int]]:
     try:
         pairs = json.loads(Path(path).read_text())
     except (OSError, ValueError) as error:
-        raise RequestError(f"fragmentation: {path} cannot be read as JSON ({error}).") from error
+        raise RequestError(
+            f"fragmentation: {path} cannot be read as JSON ({error}). Give a file with a list of "
+            "[prompt, new]."
+        ) from error
     if not isinstance(pairs, list) or not pairs:
-        raise RequestError(f"fragmentation: {path} holds no list of [prompt, new] with an entry.")
+        raise RequestError(
+            f"fragmentation: {path} holds no list of [prompt, new] with an entry. Write one pair "
+            "for each request."
+        )
     for i, pair in enumerate(pairs):
         if not isinstance(pair, list) or len(pair) != 2 or not all(_counts(x) for x in pair):
             raise RequestError(

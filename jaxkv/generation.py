@@ -191,10 +191,10 @@ def generate(
             donate=is_clean or consume,
             logprobs=logprobs,
         )
-    traced = programs.PROGRAMS.traces - before
-    result = _collect(request.plan, lease, text, traced, cache if keep_cache else None)
-    if store is not None and lease is not None and cache is not None:
-        store.settle(lease, cache, result.tokens)
+        traced = programs.PROGRAMS.traces - before
+        result = _collect(request.plan, lease, text, traced, cache if keep_cache else None)
+        if store is not None and lease is not None and cache is not None:
+            store.settle(lease, cache, result.tokens)
     return result
 
 

@@ -81,13 +81,14 @@ def open_lease(
     lease = store.lease(
         prompts, found.budget_B.tolist(), weights=weights, adapter=adapter, tenant=tenant
     )
-    rest = plan(
-        model.config,
-        [row[n:] for row, n in zip(prompts, lease.reused_B.tolist(), strict=True)],
-        max_new_tokens=found.budget_B.tolist(),
-        capacity=store.capacity,
-        held_B=lease.reused_B,
-    )
+    with abandoning(store, lease):
+        rest = plan(
+            model.config,
+            [row[n:] for row, n in zip(prompts, lease.reused_B.tolist(), strict=True)],
+            max_new_tokens=found.budget_B.tolist(),
+            capacity=store.capacity,
+            held_B=lease.reused_B,
+        )
     return lease, replace(request, plan=rest)
 
 
@@ -100,17 +101,17 @@ def abandoning(
     Args:
         store: Whose lease it is.
         lease: Of the request.
-        stopped: Called instead when a generator is closed within, which is no failure.
+        stopped: Called first when a generator is closed within, which is no failure: it settles.
     """
     try:
         yield
-    except GeneratorExit:
-        if stopped is not None:
-            stopped()
-        raise
-    except BaseException:
-        if store is not None and lease is not None:
-            store.abandon(lease)
+    except BaseException as error:
+        try:
+            if stopped is not None and isinstance(error, GeneratorExit):
+                stopped()
+        finally:
+            if store is not None and lease is not None:
+                store.abandon(lease)
         raise
 
 

@@ -179,7 +179,7 @@ def _from_store(
         seen: list[Part] = []
         parts = _parts(model, rest, lambda: (lease.cache, True), clean=True, **pieces)
         yield from _items(_newest(parts, seen), rest, progress)
-    _settle(store, lease, seen)
+        _settle(store, lease, seen)
 
 
 def _parts(

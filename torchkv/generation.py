@@ -183,9 +183,9 @@ def generate(
         )
     with abandoning(store, lease):
         text, cache = _run(model, request, cache, clean=is_clean, logprobs=logprobs)
-    result = _collect(request.plan, lease, text, cache if keep_cache else None)
-    if store is not None and lease is not None and cache is not None:
-        store.settle(lease, cache, result.tokens)
+        result = _collect(request.plan, lease, text, cache if keep_cache else None)
+        if store is not None and lease is not None and cache is not None:
+            store.settle(lease, cache, result.tokens)
     return result
 
 

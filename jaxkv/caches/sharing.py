@@ -189,7 +189,7 @@ def _check_row(function: str, name: str, row: Any, *, rows: int) -> None:
     if not isinstance(row, Tracer) and not 0 <= int(row) < rows:
         raise RequestError(
             f"{function}: {name} is {int(row)}, expected 0 to {rows - 1} (the cache has {rows} "
-            "rows)."
+            "rows). Name one of them."
         )
 
 
@@ -200,16 +200,22 @@ def _check_adopted(cache: Cache, row: int, page_M: np.ndarray, length: int) -> N
             f"adopt: row {row} holds {held} tokens, expected an empty one. Reset it first."
         )
     if not 0 <= length <= cache.capacity:
-        raise RequestError(f"adopt: length is {length}, expected 0 to {cache.capacity}.")
+        raise RequestError(
+            f"adopt: length is {length}, expected 0 to {cache.capacity}, the cache's capacity. "
+            "Adopt fewer tokens, or make the cache larger."
+        )
     needed = -(-length // pages.page_size)
     if len(page_M) != needed or len(set(page_M.tolist())) != needed:
         raise RequestError(
             f"adopt: page_M names {len(set(page_M.tolist()))} pages in {len(page_M)} entries, "
             f"expected {needed} different ones: {length} tokens take so many of "
-            f"{pages.page_size}."
+            f"{pages.page_size}. Name each of them once."
         )
     if (page_M == 0).any():
-        raise RequestError("adopt: page_M has 0, the trash page, expected pages with tokens.")
+        raise RequestError(
+            "adopt: page_M has 0, the trash page, expected pages with tokens. Name those of the "
+            "row that the tokens were written in."
+        )
     _check_used("adopt", page_M, np.asarray(pages.count_A))
 
 
@@ -241,7 +247,7 @@ def _check_range(function: str, page_M: np.ndarray, *, total: int) -> None:
         if not 0 <= page < total:
             raise RequestError(
                 f"{function}: page_M has {page}, expected 0 to {total - 1} (the pool has "
-                f"{total - 1} pages beside the trash page)."
+                f"{total - 1} pages beside the trash page). Name pages of this cache's table."
             )
 
 

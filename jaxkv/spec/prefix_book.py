@@ -26,7 +26,6 @@ class Counts:
         reused: Prompt tokens that did not enter the model again.
         shared: Pages that prompts took from the tree.
         kept: Pages that the tree took from texts.
-        evicted: Pages of this tenant that the tree gave up for want of room.
     """
 
     hits: int = 0
@@ -34,22 +33,23 @@ class Counts:
     reused: int = 0
     shared: int = 0
     kept: int = 0
-    evicted: int = 0
 
 
 @dataclass(frozen=True)
 class Usage:
-    """Where the pages of the pool are; the three add up to the pool.
+    """Where the pages of the pool are; the first three add up to the pool.
 
     Attributes:
         free: Of no prefix.
         evictable: Of prefixes that nobody needs now.
         locked: Of prefixes that the request under way began with.
+        evicted: Given up so far for want of room, of all tenants' prefixes.
     """
 
     free: int
     evictable: int
     locked: int
+    evicted: int
 
 
 @dataclass(frozen=True)
@@ -86,6 +86,7 @@ class PrefixBook:
     def __init__(self, *, pool_pages: int, page_size: int, capacity: int):
         self.pool_pages, self.page_size, self.capacity = pool_pages, page_size, capacity
         self._counts: dict[str, Counts] = {}
+        self._evicted = 0
         self.clear()
 
     def clear(self) -> None:
@@ -97,7 +98,7 @@ class PrefixBook:
     def usage(self) -> Usage:
         """The pages by who needs them."""
         held, locked = self._tree.held, self._tree.locked
-        return Usage(self.pool_pages - held, held - locked, locked)
+        return Usage(self.pool_pages - held, held - locked, locked, self._evicted)
 
     def counts(self, tenant: str) -> Counts:
         """Return a tenant's own counts."""
@@ -204,16 +205,17 @@ class PrefixBook:
 
     def _make_room(self, need: int) -> None:
         usage = self.usage
-        missing = need - usage.free - usage.evictable
-        if missing > 0:
+        available = usage.free + usage.evictable
+        if need > available:
+            # Free and evictable apart would tell a tenant how much the others hold.
             raise CapacityError(
                 f"lease: the request may take {need} pages of {self.page_size}, the pool of "
-                f"{self.pool_pages} has {usage.free} free and {usage.evictable} evictable. Make "
-                f"the store with pool_pages {self.pool_pages + missing}, or ask for less at once."
+                f"{self.pool_pages} can give {available}. Make the store with pool_pages "
+                f"{self.pool_pages + need - available}, or ask for less at once."
             )
-        for (_, owner), page in self._tree.evict(need - usage.free):
+        for _, page in self._tree.evict(need - usage.free):
             self.held_A[page] = False
-            self._count(owner.tenant, evicted=1)
+            self._evicted += 1
 
     def _count(self, tenant: str, **more: int) -> None:
         counts = self.counts(tenant)

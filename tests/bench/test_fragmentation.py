@@ -82,7 +82,7 @@ def test_the_lengths_that_come_along_can_be_read(name):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[]", "holds no list of [prompt, new] with an entry."),
+        ("[]", "holds no list of [prompt, new] with an entry. Write one pair for each request."),
         ("[[3]]", "entry 0 of {path} is [3], expected [prompt, new], whole numbers of at least 1."),
         (
             "[[3, 2], [3, 0]]",

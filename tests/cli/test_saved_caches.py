@@ -80,9 +80,12 @@ REFUSED = {
     "another tenant": (["--tenant", "b"], "load: tenant is 'a' in the file, 'b' asked for"),
     "another layout": (["--layout", "window"], "load: layout is 'paged' in the file, 'window'"),
     "another page size": (["--page-size", "8"], "page_size=4) in the file, "),
-    "another dtype": (["--dtype", "float32"], "load: weights is "),
+    "another dtype": (
+        ["--dtype", "float32"],
+        "load: dtype is 'float64' in the file, 'float32' asked",
+    ),
     "another model": (["kjv"], "--load-cache"),
-    "no file": (["--load-cache", "none.safetensors"], "load: none.safetensors does not exist"),
+    "no file": (["--load-cache", "none.safetensors"], "none.safetensors does not exist"),
     "a capacity": (["--capacity", "64"], "--capacity is that of the saved cache"),
     "too many tokens": (["--max-new-tokens", "130"], "slots (the last token is never fed back)"),
 }

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from crosscheck import assert_agree, semantic
-from jaxkv.spec.errors import CapacityError, RequestError, ShapeError, Unsupported
+from jaxkv.spec.errors import CapacityError, RequestError, ShapeError, SourceError, Unsupported
+from jaxkv.spec.identity import Identity
 from jaxkv.spec.memory import (
     bookkeeping_bytes,
     model_cache_bytes,
@@ -206,23 +207,60 @@ def test_a_reset_forgets_the_source(cell):
     assert_agree(out, fresh, EXACT, name="logits")
 
 
+def saved(cell, path):
+    """Return what a load needs, its sources' texts and their padded array, after a save."""
+    subject = subject_of(cell)
+    encoder = subject.encoder_inputs(4, 0)
+    sources = [[int(token) for token in row if token >= 0] for row in encoder]
+    _, state = subject.step(subject.init(4, 24, encoder=encoder), IDS[:, :8])
+    identity = Identity(subject.model.config, "7", "float64", "contiguous")
+    given = {"identity": identity, "tokens": IDS[:, :8].tolist()}
+    verbs_of(cell).save(state, path, **given, encoder=sources)
+    return subject.init(4, 24, encoder=np.zeros_like(encoder)), given, sources, encoder
+
+
 @cells
 def test_a_saved_cache_holds_its_source(cell, tmp_path):
-    verbs, subject = verbs_of(cell), subject_of(cell)
-    encoder = subject.encoder_inputs(4, 0)
-    state = subject.init(4, 24, encoder=encoder)
-    _, state = subject.step(state, IDS[:, :1])
-    identity = importlib.import_module(f"{cell.twin}.identity").identity_of(
-        subject.model, layout="contiguous"
-    )
-    texts = IDS[:, :1].tolist()
-    verbs.save(state, tmp_path / "cache.safetensors", identity=identity, tokens=texts)
-    like = empty(cell, 4, source_capacity=encoder.shape[1] if cell.twin == "torchkv" else 8)
+    like, given, sources, encoder = saved(cell, tmp_path / "cache")
 
-    back = verbs.load(tmp_path / "cache.safetensors", like, identity=identity)
-    out, _ = subject.step(back, IDS[:, 1:])
+    back = verbs_of(cell).load(tmp_path / "cache", like, **given, encoder=sources)
+    out, _ = subject_of(cell).step(back, IDS[:, 8:])
 
-    assert_agree(out, subject.full(IDS, encoder=encoder)[:, 1:], EXACT, name="logits")
+    right = subject_of(cell).full(IDS, encoder=encoder)
+    assert_agree(out, right[:, 8:], EXACT, name="logits")
+    assert verbs_of(cell).peek(tmp_path / "cache").encoder == sources
+
+
+@cells
+def test_a_saved_cache_of_another_source_is_refused(cell, tmp_path):
+    """KV-76, in a file: the tokens of the decoder are the same, the encoder has read another."""
+    like, given, sources, _ = saved(cell, tmp_path / "cache")
+    other = [*sources[:2], [sources[2][0] + 1, *sources[2][1:]], sources[3]]
+
+    with pytest.raises(SourceError, match=r"load: encoder\[2\]\[0\] is \d+ in the file, \d+ asked"):
+        verbs_of(cell).load(tmp_path / "cache", like, **given, encoder=other)
+    with pytest.raises(RequestError, match="load: encoder is None, but the cache holds what an"):
+        verbs_of(cell).load(tmp_path / "cache", like, **given)
+
+
+@cells
+def test_a_cache_is_not_saved_without_the_texts_of_its_sources(cell, tmp_path):
+    like, given, sources, _ = saved(cell, tmp_path / "cache")
+    back = verbs_of(cell).load(tmp_path / "cache", like, **given, encoder=sources)
+
+    with pytest.raises(RequestError, match="save: encoder is None, but the cache holds what an"):
+        verbs_of(cell).save(back, tmp_path / "cache", **given)
+    with pytest.raises(ShapeError, match=r"save: encoder has rows of \[.*\], the cache's sources"):
+        verbs_of(cell).save(back, tmp_path / "cache", **given, encoder=sources[:3])
+
+
+@pytest.mark.parametrize("cell", [CELLS[0], CELLS[2]], ids=str)
+def test_no_prefix_is_shared_beside_an_encoder(cell):
+    """KV-76: two sources with the same first tokens of the decoder had shared its entries."""
+    config = tiny_family(cell.model)
+
+    with pytest.raises(Unsupported, match="PrefixStore: the model has an encoder, so equal tokens"):
+        verbs_of(cell).PrefixStore(config, dtype="float64", capacity=24, pool_pages=9)
 
 
 @pytest.mark.parametrize(

@@ -143,15 +143,15 @@ def test_what_a_holder_has_is_not_taken_for_unused(twin, probe):
 CALLS = {
     "fork-source": (
         lambda caches, cache: caches.fork_row(cache, 2, 0),
-        "fork_row: source is 2, expected 0 to 1 (the cache has 2 rows).",
+        "fork_row: source is 2, expected 0 to 1 (the cache has 2 rows). Name one of them.",
     ),
     "fork-target": (
         lambda caches, cache: caches.fork_row(cache, 0, -1),
-        "fork_row: target is -1, expected 0 to 1 (the cache has 2 rows).",
+        "fork_row: target is -1, expected 0 to 1 (the cache has 2 rows). Name one of them.",
     ),
     "adopt-row": (
         lambda caches, cache: caches.adopt(cache, 5, [1], 4),
-        "adopt: row is 5, expected 0 to 1 (the cache has 2 rows).",
+        "adopt: row is 5, expected 0 to 1 (the cache has 2 rows). Name one of them.",
     ),
     "adopt-full": (
         lambda caches, cache: caches.adopt(cache, 0, [1], 4),
@@ -159,21 +159,23 @@ CALLS = {
     ),
     "adopt-length": (
         lambda caches, cache: caches.adopt(cache, 1, [1], 9),
-        "adopt: length is 9, expected 0 to 8.",
+        "adopt: length is 9, expected 0 to 8, the cache's capacity. Adopt fewer tokens, or make "
+        "the cache larger.",
     ),
     "adopt-few": (
         lambda caches, cache: caches.adopt(cache, 1, [1], 5),
         "adopt: page_M names 1 pages in 1 entries, expected 2 different ones: 5 tokens take so "
-        "many of 4.",
+        "many of 4. Name each of them once.",
     ),
     "adopt-twice": (
         lambda caches, cache: caches.adopt(cache, 1, [1, 1], 8),
         "adopt: page_M names 1 pages in 2 entries, expected 2 different ones: 8 tokens take so "
-        "many of 4.",
+        "many of 4. Name each of them once.",
     ),
     "adopt-trash": (
         lambda caches, cache: caches.adopt(cache, 1, [1, 0], 8),
-        "adopt: page_M has 0, the trash page, expected pages with tokens.",
+        "adopt: page_M has 0, the trash page, expected pages with tokens. Name those of the row "
+        "that the tokens were written in.",
     ),
     "adopt-free": (
         lambda caches, cache: caches.adopt(cache, 1, [1, 3], 8),
@@ -187,7 +189,8 @@ CALLS = {
     ),
     "hold-range": (
         lambda caches, cache: caches.hold(cache, [5]),
-        "hold: page_M has 5, expected 0 to 4 (the pool has 4 pages beside the trash page).",
+        "hold: page_M has 5, expected 0 to 4 (the pool has 4 pages beside the trash page). Name "
+        "pages of this cache's table.",
     ),
     "release-unheld": (
         lambda caches, cache: caches.release(cache, [2]),

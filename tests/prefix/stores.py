@@ -19,7 +19,7 @@ def subject_of(twin: str):
     return make_subject(Cell(twin, "llama", "paged"))
 
 
-def generated(twin: str, prompts, budget: int = 5, *, model=None, **options):
+def generated(twin: str, prompts, budget: int | list[int] = 5, *, model=None, **options):
     generate = importlib.import_module(f"{twin}.generation").generate
     model = make_model(twin, "llama") if model is None else model
     return generate(model, prompts, max_new_tokens=budget, **options)
@@ -29,26 +29,28 @@ class Books:
     """What one text after the other finds in a pool, on a dictionary of whole prefixes.
 
     Attributes:
-        counts: tenant -> hits, misses, reused, shared, kept, evicted.
+        counts: tenant -> hits, misses, reused, shared, kept.
+        evicted: Pages given up, of all.
     """
 
     def __init__(self, pool_pages: int):
         self.pool_pages, self.pages = pool_pages, Dictionary(PAGE)
         self.counts: dict[str, list[int]] = {}
+        self.evicted = 0
 
     def serve(self, tenant: str, text: list[int], budget: int = 1) -> int:
         """Return how many tokens are reused."""
-        mine = self.counts.setdefault(tenant, [0] * 6)
+        mine = self.counts.setdefault(tenant, [0] * 5)
         known = self.pages.match(tenant, text)
         reused = min(len(known) * PAGE, len(text) - 1)
         held = text[: len(known) * PAGE]
         self.pages.lock(tenant, held, 1)
         need = -(-(len(text) + budget - 1) // PAGE) - reused // PAGE
-        for owner, _ in self.pages.evict(need - (self.pool_pages - len(self.pages.pages))):
-            self.counts[owner][5] += 1
+        missing = need - (self.pool_pages - len(self.pages.pages))
+        self.evicted += len(self.pages.evict(missing))
         whole = text[: (len(text) + budget - 1) // PAGE * PAGE]
         taken = self.pages.insert(tenant, whole, [0] * (len(whole) // PAGE))
         self.pages.lock(tenant, held, -1)
-        found = (reused > 0, reused == 0, reused, -(-reused // PAGE), len(taken), 0)
+        found = (reused > 0, reused == 0, reused, -(-reused // PAGE), len(taken))
         mine[:] = [old + new for old, new in zip(mine, found, strict=True)]
         return reused

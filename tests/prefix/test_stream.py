@@ -4,6 +4,7 @@ import importlib
 
 import pytest
 
+from jaxkv.spec.prefix_book import PrefixBook
 from tests.prefix.stores import generated, make_store
 from tests.prefix.test_store import text, twins
 from tests.tiny import make_model
@@ -41,3 +42,23 @@ def test_a_stream_that_is_closed_early_gives_the_store_back(twin, items):
     run = generated(twin, [ids], store=store)
     assert run.reused_B.tolist() == [16 if items else 0]
     assert run.tokens == generated(twin, [ids]).tokens
+
+
+@pytest.mark.parametrize("how", ["closed", "read to the end"])
+@twins
+def test_a_stream_whose_settling_fails_gives_the_store_back(twin, how, monkeypatch):
+    store, ids = make_store(twin), text(1)
+    generated(twin, [ids], store=store)
+    tokens = streamed(twin, [*ids, 5], 9, store)
+    next(tokens)
+
+    def fail(*arguments):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PrefixBook, "keep", fail)
+        with pytest.raises(KeyboardInterrupt):
+            tokens.close() if how == "closed" else list(tokens)
+
+    assert store.usage.locked == 0
+    assert generated(twin, [ids], store=store).tokens == generated(twin, [ids]).tokens

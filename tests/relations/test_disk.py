@@ -11,9 +11,9 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
-from jaxkv.spec.errors import ShapeError, SourceError
+from jaxkv.spec.errors import RequestError, ShapeError, SourceError
 from jaxkv.spec.identity import Identity
-from tests.tiny import BATCH, CAPACITY, CELLS, feed, ids_of, module
+from tests.tiny import BATCH, CAPACITY, CELLS, feed, ids_of, make_subject, module
 
 cells = pytest.mark.parametrize("cell", CELLS, ids=str)
 one_a_twin = pytest.mark.parametrize(
@@ -50,6 +50,24 @@ def test_a_loaded_cache_gives_the_same_logits(cell, tmp_path):
     left, _ = subject.step(state, ids[:, 17:20])
     right, _ = subject.step(loaded, ids[:, 17:20])
     np.testing.assert_array_equal(left, right)
+
+
+@one_a_twin
+def test_a_cache_in_bfloat16_comes_back_bit_for_bit(cell, tmp_path):
+    caches, path, half = module(cell, "caches"), tmp_path / "c.safetensors", "bfloat16"
+    subject = make_subject(cell, half)
+    ids = ids_of(cell, 5)
+    _, state = feed(subject, subject.init(BATCH, CAPACITY), ids, [9, 8])
+    identity = dataclasses.replace(owner(cell), dtype=half)
+    caches.save(state, path, identity=identity, tokens=ids[:, :17].tolist())
+
+    loaded = caches.load(path, subject.init(BATCH, CAPACITY), identity=identity)
+
+    left, _ = subject.step(state, ids[:, 17:20])
+    right, _ = subject.step(loaded, ids[:, 17:20])
+    np.testing.assert_array_equal(left, right)
+    form = caches.peek(path).form["arrays"].values()
+    assert {dtype for dtype, _ in form} == {"bfloat16", "int32"}
 
 
 @one_a_twin
@@ -90,6 +108,14 @@ OTHER = [
 ]
 
 
+REMEDY = {
+    "dtype": "Load the model in the file's dtype, or compute",
+    "layout": "Ask for the file's layout, or compute",
+    "adapter": "Ask for the file's adapter, or compute",
+    "tenant": "Ask as the tenant that saved it, or compute",
+}
+
+
 @one_a_twin
 @pytest.mark.parametrize(("field", "value", "message"), OTHER, ids=[each[0] for each in OTHER])
 def test_another_identity_is_refused_by_the_name_of_the_field(
@@ -102,7 +128,7 @@ def test_another_identity_is_refused_by_the_name_of_the_field(
             tmp_path / "c.safetensors", like, identity=changed(cell, field, value), tokens=texts
         )
 
-    assert str(error.value) == f"load: {message}. Compute the cache anew."
+    assert str(error.value) == f"load: {message}. {REMEDY.get(field, 'Compute')} the cache anew."
 
 
 @cells
@@ -117,6 +143,23 @@ def test_another_text_or_form_is_refused(cell, tmp_path):
         caches.load(path, cell.subject.init(BATCH, CAPACITY - 1), identity=owner(cell))
     with pytest.raises(ShapeError, match=r"\[0\] is 4 in the file, 3 in `like`"):
         caches.load(path, cell.subject.init(BATCH - 1, CAPACITY), identity=owner(cell))
+
+
+@one_a_twin
+def test_another_dtype_is_named_before_the_hash_that_follows_from_it(cell, tmp_path):
+    caches, like, _ = saved(cell, tmp_path / "c.safetensors")
+    other = dataclasses.replace(owner(cell), weights="8", dtype="float32")
+
+    with pytest.raises(SourceError, match="load: dtype is 'float64' in the file, 'float32' asked"):
+        caches.load(tmp_path / "c.safetensors", like, identity=other)
+
+
+@one_a_twin
+def test_a_cache_without_an_encoder_has_no_source(cell, tmp_path):
+    caches, like, texts = saved(cell, tmp_path / "c.safetensors")
+
+    with pytest.raises(RequestError, match="load: encoder is given, but the cache holds nothing"):
+        caches.load(tmp_path / "c.safetensors", like, identity=owner(cell), encoder=texts)
 
 
 @one_a_twin
@@ -137,8 +180,28 @@ def test_a_missing_or_truncated_file_is_refused(cell, tmp_path):
 
     with pytest.raises(SourceError, match="damaged"):
         caches.load(path, like, identity=owner(cell))
-    with pytest.raises(SourceError, match="does not exist"):
+    with pytest.raises(SourceError, match=r"load: .* does not exist"):
         caches.load(tmp_path / "none", like, identity=owner(cell))
+
+
+@one_a_twin
+def test_a_peek_speaks_for_itself_and_says_what_to_look_at(cell, tmp_path, monkeypatch):
+    def forbidden(*arguments, **options):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    caches, path = module(cell, "caches"), tmp_path / "c.safetensors"
+    told = []
+    for wrong in (None, b"no file of arrays", forbidden):
+        if wrong is forbidden:
+            monkeypatch.setattr("safetensors.safe_open", forbidden)
+        elif wrong is not None:
+            path.write_bytes(wrong)
+        with pytest.raises(SourceError) as error:
+            caches.peek(path)
+        told.append(str(error.value))
+
+    assert [message.split(": ", 1)[0] for message in told] == ["peek"] * 3
+    assert told[2].endswith("(Permission denied). Is it a file that you may read?")
 
 
 def noted(path, **notes):
@@ -153,7 +216,7 @@ def noted(path, **notes):
 FOREIGN = [
     ({"format": None, "version": None}, "format is 'none'"),
     ({"format": "onnx"}, "format is 'onnx'"),
-    ({"version": "3"}, "version is 3, this program reads 2. Use the program that wrote it"),
+    ({"version": "2"}, "version is 2, this program reads 3. Use the program that wrote it"),
     ({"tokens": "[[1"}, "notes are damaged"),
     ({"identity": None}, "notes are damaged"),
 ]
@@ -170,7 +233,8 @@ def test_a_file_of_something_else_or_of_a_later_version_is_refused(cell, notes, 
         with pytest.raises(SourceError) as error:
             read(path)
 
-        assert message in str(error.value)
+        name = "peek" if read is caches.peek else "load"
+        assert str(error.value).startswith(f"{name}: the file's {message}")
 
 
 @one_a_twin

@@ -13,14 +13,27 @@ from typing import Any
 
 from torch import Tensor as Array
 
-from jaxkv.spec.cache_file import Saved, check_saved, check_texts, read_notes, write_notes
+from jaxkv.spec.cache_file import (
+    Saved,
+    check_encoder,
+    check_saved,
+    check_texts,
+    read_notes,
+    write_notes,
+)
 from jaxkv.spec.errors import SourceError
 from jaxkv.spec.identity import Identity
+from torchkv.caches.cross import CrossSite
 from torchkv.caches.state import Cache
 
 
 def save(
-    cache: Cache, path: str | Path, *, identity: Identity, tokens: Sequence[Sequence[int]]
+    cache: Cache,
+    path: str | Path,
+    *,
+    identity: Identity,
+    tokens: Sequence[Sequence[int]],
+    encoder: Sequence[Sequence[int]] | None = None,
 ) -> None:
     """Write the cache to one safetensors file.
 
@@ -31,9 +44,11 @@ def save(
         path: Where to.
         identity: What its keys and values belong to, see `identity_of`; `load` compares it.
         tokens: The text that each row holds: of a finished generation all but the last token.
+        encoder: What the encoder read of each source, for a model that has one.
 
     Raises:
-        ShapeError: The texts have other lengths than the rows.
+        RequestError: `encoder` is missing, or given without need.
+        ShapeError: The texts have other lengths than the rows, or than the sources.
         SourceError: The file cannot be written; a file of that name is then as it was.
         RequestError: The cache was consumed.
 
@@ -43,9 +58,10 @@ def save(
 
     cache.epoch.check("save", "cache")
     check_texts("save", tokens, cache.length_B.tolist())
+    check_encoder("save", encoder, _source_lengths(cache))
     path = Path(path)
     arrays = {name: array.contiguous() for name, array in _named(cache).items()}
-    notes = write_notes("torchkv", identity, tokens, _form(cache))
+    notes = write_notes("torchkv", identity, tokens, encoder, _form(cache))
     data = to_bytes(arrays, metadata=notes)
     try:
         _replace(path, data)
@@ -62,6 +78,7 @@ def load(
     *,
     identity: Identity,
     tokens: Sequence[Sequence[int]] | None = None,
+    encoder: Sequence[Sequence[int]] | None = None,
 ) -> Cache:
     """Return the cache that `save` wrote, on the device of `like`.
 
@@ -71,28 +88,33 @@ def load(
             its form is used.
         identity: Must equal the one given to `save`, field by field.
         tokens: The texts that are asked for; None takes whichever were saved, see `peek`.
+        encoder: What the encoder read of each source, for a model that has one: equal tokens of
+            another source are another cache.
 
     Raises:
+        RequestError: `encoder` is missing, or given without need.
         SourceError: The file is missing, damaged, no cache, of another version or twin, or of
             another identity or text.
         ShapeError: It was saved from a cache of another form.
     """
     from safetensors import SafetensorError
 
+    check_encoder("load", encoder, None if _source_lengths(like) is None else [])
     try:
-        with _open(path) as file:
-            saved = read_notes("torchkv", file.metadata() or {})
-            check_saved(saved, identity, tokens, _form(like))
+        with _open("load", path) as file:
+            saved = read_notes("load", "torchkv", file.metadata() or {})
+            check_saved(saved, identity, tokens, encoder, _form(like))
             arrays = {
                 name: file.get_tensor(name).to(array.device) for name, array in _named(like).items()
             }
     except SafetensorError as error:
-        raise _damaged(path, error) from error
+        raise _damaged("load", path, error) from error
     marks = {name: array for name, array in arrays.items() if "." not in name}
     shared = None if like.shared is None else _rebuild(like.shared, "shared.", arrays)
     sites = tuple(_rebuild(site, f"sites.{i}.", arrays) for i, site in enumerate(like.sites))
     cache = Cache(**marks, shared=shared, sites=sites, capacity=like.capacity)
     check_texts("load", saved.tokens, cache.length_B.tolist())
+    check_encoder("load", saved.encoder, _source_lengths(cache))
     return cache
 
 
@@ -102,26 +124,31 @@ def peek(path: str | Path) -> Saved:
     Raises:
         SourceError: The file is missing, damaged, no cache, or of another version or twin.
     """
-    with _open(path) as file:
-        return read_notes("torchkv", file.metadata() or {})
+    with _open("peek", path) as file:
+        return read_notes("peek", "torchkv", file.metadata() or {})
 
 
-def _open(path: str | Path) -> Any:
+def _open(function: str, path: str | Path) -> Any:
     from safetensors import SafetensorError, safe_open
 
     try:
         return safe_open(path, framework="pt")
     except SafetensorError as error:
-        raise _damaged(path, error) from error
+        raise _damaged(function, path, error) from error
     except FileNotFoundError as error:
-        raise SourceError(f"load: {path} does not exist. Was the cache saved there?") from error
+        raise SourceError(
+            f"{function}: {path} does not exist. Was the cache saved there?"
+        ) from error
     except OSError as error:
-        raise SourceError(f"load: {path} cannot be read ({error.strerror or error}).") from error
+        raise SourceError(
+            f"{function}: {path} cannot be read ({error.strerror or error}). Is it a file that you "
+            "may read?"
+        ) from error
 
 
-def _damaged(path: str | Path, error: Exception) -> SourceError:
+def _damaged(function: str, path: str | Path, error: Exception) -> SourceError:
     return SourceError(
-        f"load: {path} is damaged or no safetensors file ({error}). Save the cache again."
+        f"{function}: {path} is damaged or no safetensors file ({error}). Save the cache again."
     )
 
 
@@ -152,6 +179,11 @@ def _named(cache: Cache) -> dict[str, Array]:
         for name, value in vars(node).items()
         if isinstance(value, Array)
     }
+
+
+def _source_lengths(cache: Cache) -> list[int] | None:
+    lengths = (site.source_length_U for site in cache.sites if isinstance(site, CrossSite))
+    return next((length_U.tolist() for length_U in lengths), None)
 
 
 def _form(cache: Cache) -> dict[str, Any]:

@@ -87,6 +87,7 @@ class PrefixStore:
         self._book = PrefixBook(**sizes)
         self._hashes: dict[tuple[Any, ...], tuple[tuple[Any, ...], str]] = {}
         self._gate = threading.Lock()
+        self._entry: Entry | None = None
 
     @property
     def dtype(self) -> str:
@@ -99,7 +100,7 @@ class PrefixStore:
         return self._book.usage
 
     def counts(self, tenant: str = "") -> Counts:
-        """Return a tenant's own counts; of others' requests only evictions enter them."""
+        """Return a tenant's own counts; of others they tell what misses tell in a full pool."""
         return self._book.counts(tenant)
 
     def lease(
@@ -140,6 +141,7 @@ class PrefixStore:
         except BaseException:
             self._gate.release()
             raise
+        self._entry = entry
         # The lowest free pages are the next to be handed out (`pages`).
         page_M = np.flatnonzero(~self._book.held_A[1:])[: entry.need].astype(np.int32) + 1
         lease = Lease(self._pool, np.array(entry.reused, np.int32), entry, page_M)
@@ -164,6 +166,7 @@ class PrefixStore:
 
         Raises:
             RequestError: A text does not begin with its prompt, or has fewer tokens than its row.
+                The lease is still under way: settle it rightly, or abandon it.
 
         Not checked here: that the tokens after the prompt are those that entered the model.
         Cost: reads the table, and the pages that the request may have written.
@@ -173,19 +176,21 @@ class PrefixStore:
         if not _are_finite(cache.sites, lease.page_M):
             lengths = [0] * len(lengths)
             _wipe(cache.sites, lease.page_M)
-        self._book.keep(lease.entry, texts, tables, lengths)
+        # Before the books: a prefix that is kept must stand in the pool, whatever fails next.
         self._pool = cache
-        self._book.close(lease.entry)
-        self._gate.release()
+        self._book.keep(lease.entry, texts, tables, lengths)
+        self._end(lease.entry)
 
     def abandon(self, lease: Lease) -> None:
         """End a lease whose request failed: nothing of its texts is kept.
 
-        What it has written stands in pages that no prefix holds, and is wiped.
+        What it has written stands in pages that no prefix holds, and is wiped. A lease that has
+        ended is left alone.
         """
-        _wipe(self._pool.sites, lease.page_M)
-        self._book.close(lease.entry)
-        self._gate.release()
+        if self._entry is not lease.entry:
+            return
+        _wipe(self._pool.sites, lease.page_M[~self._book.held_A[lease.page_M]])
+        self._end(lease.entry)
 
     def forget(self, tenant: str) -> int:
         """Return how many pages a tenant's prefixes had; they and its counts are gone.
@@ -221,6 +226,13 @@ class PrefixStore:
                 f"{function}: the store is in use by another request. Settle or abandon that one "
                 "first, or give each thread a store of its own."
             )
+
+    def _end(self, entry: Entry) -> None:
+        self._entry = None
+        try:
+            self._book.close(entry)
+        finally:
+            self._gate.release()
 
     def _cache(self, entry: Entry, page_M: np.ndarray) -> Cache:
         """Return the pool's cache with one row a prompt, and the pages that it may take wiped."""

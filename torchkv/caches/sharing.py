@@ -166,7 +166,8 @@ def _pages_of(function: str, cache: Cache) -> Pages:
 def _check_row(function: str, name: str, row: int, *, rows: int) -> None:
     if not 0 <= row < rows:
         raise RequestError(
-            f"{function}: {name} is {row}, expected 0 to {rows - 1} (the cache has {rows} rows)."
+            f"{function}: {name} is {row}, expected 0 to {rows - 1} (the cache has {rows} rows). "
+            "Name one of them."
         )
 
 
@@ -177,15 +178,22 @@ def _check_adopted(cache: Cache, row: int, numbers: list[int], length: int) -> N
             f"adopt: row {row} holds {held} tokens, expected an empty one. Reset it first."
         )
     if not 0 <= length <= cache.capacity:
-        raise RequestError(f"adopt: length is {length}, expected 0 to {cache.capacity}.")
+        raise RequestError(
+            f"adopt: length is {length}, expected 0 to {cache.capacity}, the cache's capacity. "
+            "Adopt fewer tokens, or make the cache larger."
+        )
     needed = -(-length // pages.page_size)
     if not len(numbers) == len(set(numbers)) == needed:
         raise RequestError(
             f"adopt: page_M names {len(set(numbers))} pages in {len(numbers)} entries, expected "
-            f"{needed} different ones: {length} tokens take so many of {pages.page_size}."
+            f"{needed} different ones: {length} tokens take so many of {pages.page_size}. Name "
+            "each of them once."
         )
     if 0 in numbers:
-        raise RequestError("adopt: page_M has 0, the trash page, expected pages with tokens.")
+        raise RequestError(
+            "adopt: page_M has 0, the trash page, expected pages with tokens. Name those of the "
+            "row that the tokens were written in."
+        )
     _check_used("adopt", numbers, pages)
 
 
@@ -205,5 +213,5 @@ def _check_range(function: str, numbers: list[int], *, total: int) -> None:
         if not 0 <= page < total:
             raise RequestError(
                 f"{function}: page_M has {page}, expected 0 to {total - 1} (the pool has "
-                f"{total - 1} pages beside the trash page)."
+                f"{total - 1} pages beside the trash page). Name pages of this cache's table."
             )

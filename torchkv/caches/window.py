@@ -111,7 +111,7 @@ def attend(
         rule: Its window is the ring's.
         rotate: Applied to queries and keys with their positions; None for learned positions.
         bias: Addend of the scores from query and key positions.
-        expand: For latent attention; not offered here yet.
+        expand: For latent attention, which this layout refuses: no family has it with a window.
 
     Raises:
         ShapeError: Batch, K, H, dtype or window differ from the site; see `caches.attend`.
