@@ -1,11 +1,12 @@
 """A decode step of SmolLM2, float32, by cache layout: each against contiguous in one run, per twin.
 
-The caches hold their tokens before the clock starts (zeros: what they hold costs no time), and a
-step's time is (time of N tokens - time of 1) / (N - 1). Paged caches stand beside contiguous at
-2,048 tokens a row; a ring of W beside contiguous at W tokens, in the same model with and without a
-window of W; so do codes of 8, 4 and 2 bits at 2,048 tokens, and sinks of W tokens in all, whose ids
-may be others. `fork` is one row of a paged cache forked onto another. Beside each time stand the
-cache's bytes.
+The caches hold their tokens before the clock starts (seeded noise: what they hold costs no time,
+and an entry read from the wrong place gives other ids), and a step's time is (time of N tokens -
+time of 1) / (N - 1). Paged caches stand beside contiguous at 2,048 tokens a row; a ring of W beside
+contiguous at W tokens, in the same model with and without a window of W, its ids beside those of
+contiguous with its own tokens and window; so do codes of 8, 4 and 2 bits at 2,048 tokens, and sinks
+of W tokens in all, whose ids may be others. `fork` is one row of a paged cache forked onto another.
+Beside each time stand the cache's bytes.
 """
 
 import argparse
@@ -34,7 +35,7 @@ class Subject:
         options: Of `caches.init`.
         used: Tokens that each row holds before the clock starts.
         window: Of every layer, None for none.
-        exact: Whether its ids must be those of contiguous.
+        exact: Whether its ids must be those of contiguous with as many tokens and the same window.
     """
 
     name: str
@@ -129,23 +130,56 @@ class Steps:
         self.twin, self.model = twin, runner.model
         self.generate, self.caches = runner._generate, runner._caches
         self.cache: dict[str, Any] = {}
+        self.write = _writer(self.caches, twin)
 
     def open(self, batch: int, subjects: tuple[Subject, ...]) -> list[str]:
-        """Make the caches of a case; return the subjects whose ids differ from the first one's."""
+        """Make the caches of a case; return the exact subjects with other ids than contiguous."""
         self.cache = {each.name: self.filled(each, batch=batch) for each in subjects}
         texts = {each.name: self._run(each, NEW) for each in subjects}
-        first = texts[subjects[0].name]
-        alike = [each for each in subjects if each.exact and each.used == subjects[0].used]
-        return [each.name for each in alike if texts[each.name] != first]
+        right = {
+            (each.used, each.window): texts[each.name] for each in subjects if not each.options
+        }
+        wrong = []
+        for each in subjects:
+            form = each.used, each.window
+            if each.exact and form not in right:
+                right[form] = self._right(each, batch=batch)
+            if each.exact and texts[each.name] != right[form]:
+                wrong.append(each.name)
+        return wrong
+
+    def _right(self, subject: Subject, *, batch: int) -> list[list[int]]:
+        """Return the ids of contiguous with a subject's tokens and window."""
+        flat = replace(FLAT, name="", used=subject.used, window=subject.window)
+        self.cache[flat.name] = self.filled(flat, batch=batch)
+        ids = self._run(flat, NEW)
+        del self.cache[flat.name]
+        return ids
 
     def filled(self, subject: Subject, *, batch: int) -> Any:
-        """Return a cache whose rows hold their tokens, without a forward: keys and values are 0."""
+        """Return a cache whose rows hold noise as keys and values, the same in every layout."""
         config, used = self._model(subject).config, subject.used
         cache = self.caches.init(
             config, batch=batch, capacity=used + 64, dtype=self.model.dtype, **subject.options
         )
-        cache, step = self.caches.begin(cache, self._counts([used] * batch), T=used)
-        return self.caches.commit(cache, step, cache.sites)
+        counts = self._counts([used] * batch)
+        cache, step = self.caches.begin(cache, counts, T=used, fresh=True, rectangular=True)
+        sites = tuple(
+            self._noisy(site, step, layer.attention, seed=at)
+            for at, (site, layer) in enumerate(zip(cache.sites, config.layers, strict=True))
+        )
+        return self.caches.commit(cache, step, sites)
+
+    def _noisy(self, site: Any, step: Any, attention: Any, *, seed: int) -> Any:
+        """Return a site that `attend` wrote noise to; what it answers is of no interest."""
+        rows, tokens = step.valid_BT.shape
+        shape = (rows, tokens, attention.num_kv_heads, attention.head_dim)
+        rng = np.random.default_rng(seed)
+        k_BTKH, v_BTKH = (
+            self._array(rng.standard_normal(shape, dtype=np.float32)) for _ in range(2)
+        )
+        rule = self.caches.Rule(scale=1.0, window=attention.window)
+        return self.write(site, step, k_BTKH, v_BTKH, rule)
 
     def step_of(self, subject: Subject) -> Callable[[], float]:
         """Return the measurement of one step, in ms."""
@@ -201,7 +235,9 @@ class Steps:
         return model
 
     def _counts(self, numbers: list[int]) -> Any:
-        array = np.array(numbers, np.int32)
+        return self._array(np.array(numbers, np.int32))
+
+    def _array(self, array: np.ndarray) -> Any:
         if self.twin == "torchkv":
             import torch
 
@@ -209,3 +245,17 @@ class Steps:
         import jax.numpy as jnp
 
         return jnp.asarray(array)
+
+
+def _writer(caches: Any, twin: str) -> Callable[..., Any]:
+    """Return a function: site, step, keys, values, rule -> the site with them written."""
+
+    def write(site: Any, step: Any, k_BTKH: Any, v_BTKH: Any, rule: Any) -> Any:
+        return caches.attend(site, step, k_BTKH, k_BTKH, v_BTKH, rule=rule)[1]
+
+    if twin == "torchkv":
+        return write
+    import jax
+
+    # Compiled, the attention that nobody asks for is left out.
+    return jax.jit(write, static_argnames=("rule",))

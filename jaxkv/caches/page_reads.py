@@ -39,6 +39,14 @@ class Carried(NamedTuple):
     total_XM: Array
 
 
+class Places(NamedTuple):
+    """Where queries and keys of some rows, or of some pages, stand in their texts."""
+
+    position_BT: Array
+    key_BS: Array
+    valid_BS: Array
+
+
 def attend_pages(
     site: Any,
     step: Step,
@@ -77,7 +85,7 @@ def attend_pages(
         span = None if is_one else _used_columns(step, rule, size)
     listed = page_BC, column_BC, span
     seen = _read_tiles(site, step, q_BTNH, seen, listed, rule=rule, bias=bias, expand=expand)
-    out_XMH = seen.out_XMH / jnp.where(seen.total_XM > 0, seen.total_XM, 1)[:, :, None]
+    out_XMH = seen.out_XMH / jnp.where(seen.total_XM == 0, 1, seen.total_XM)[:, :, None]
     return ops.ungroup(out_XMH.astype(site.k_YHP.dtype), rows=rows, tokens=tokens)
 
 
@@ -128,7 +136,7 @@ def _read_pool(
     site: Any, step: Step, q_BTNH: Array, *, rule: ops.Rule, bias: Bias | None
 ) -> Carried:
     """Return what each row finds in the pages that it reads alone or first, in one pass."""
-    rows, tokens, heads, _ = q_BTNH.shape
+    rows = q_BTNH.shape[0]
     num_kv_heads, width = _read_form(site, None)
     v_YPH = slots.values_of(site.k_YHP, site.v_YPH, rank=site.rank)
     plan: PagePlan = step.shared
@@ -137,33 +145,62 @@ def _read_pool(
     key_AP = plan.column_A[:, None] * size + jnp.arange(size, dtype=jnp.int32)
     end_B = step.length_B + step.count_B
     valid_AP = (owner_A < rows)[:, None] & (key_AP < end_B[row_A][:, None])
-    if not step.clean:
-        v_YPH = slots.scrub_values(v_YPH, valid_AP)
     q_XMH = ops.group_queries(q_BTNH, num_kv_heads)
     lines, queries = total * num_kv_heads, q_XMH.shape[1]
     q_YMH = q_XMH.reshape(rows, -1)[row_A].reshape(lines, queries, -1)
     score_YMP = _score(q_YMH, site.k_YHP, rule=rule)
-    position_AT = step.position_BT[row_A]
-    if bias is not None:
-        bias_ANTP = bias(position_AT, key_AP)
-        slots.check_bias(bias_ANTP, expected=(total, heads, tokens, size))
-        score_YMP = score_YMP + ops.group_bias(bias_ANTP, num_kv_heads=num_kv_heads)
-    visible_ATP = ops.is_visible(position_AT, key_AP, valid_AP, rule=rule)
-    visible_YMP = ops.spread(visible_ATP, num_kv_heads=num_kv_heads, groups=heads // num_kv_heads)
+    places = Places(step.position_BT[row_A], key_AP, valid_AP)
+    masked_YMP, visible_YMP, v_YPH = _look(
+        score_YMP, v_YPH, places, rule=rule, bias=bias, clean=step.clean
+    )
     floor = jnp.finfo(score_YMP.dtype).min
-    masked_YMP = jnp.where(visible_YMP, score_YMP, floor)
     reads_BA = owner_A == jnp.arange(rows, dtype=jnp.int32)[:, None]
     high_AQ = jnp.max(masked_YMP, axis=-1).reshape(total, -1)
     peak_BQ = jnp.max(jnp.where(reads_BA[:, :, None], high_AQ, floor), axis=1)
     peak_YM = peak_BQ[row_A].reshape(lines, queries)
     weight_YMP = jnp.where(visible_YMP, jnp.exp(masked_YMP - peak_YM[:, :, None]), 0)
     part_YMH = _weigh(weight_YMP.astype(v_YPH.dtype), v_YPH, dtype=score_YMP.dtype)
-    # A product with ones and zeros sums over pages much faster than a scatter-add on CPUs.
-    sums_BA = reads_BA.astype(score_YMP.dtype)
-    total_BQ = sums_BA @ jnp.sum(weight_YMP, axis=-1).reshape(total, -1)
-    out_BQH = sums_BA @ part_YMH.reshape(total, -1)
+    weight_AQ = jnp.sum(weight_YMP, axis=-1).reshape(total, -1)
+    out_BQH, total_BQ = _sum_by_row(part_YMH.reshape(*weight_AQ.shape, width), weight_AQ, reads_BA)
     shape = q_XMH.shape[:2]
     return Carried(out_BQH.reshape(*shape, width), peak_BQ.reshape(shape), total_BQ.reshape(shape))
+
+
+def _look(
+    score_XMS: Array,
+    v_XSH: Array,
+    places: Places,
+    *,
+    rule: ops.Rule,
+    bias: Bias | None,
+    clean: bool,
+) -> tuple[Array, Array, Array]:
+    """Return the scores, hidden ones at the floor; which are visible; and the values, scrubbed."""
+    (rows, tokens), columns = places.position_BT.shape, places.key_BS.shape[1]
+    num_kv_heads, groups = score_XMS.shape[0] // rows, score_XMS.shape[1] // tokens
+    if not clean:
+        v_XSH = slots.scrub_values(v_XSH, places.valid_BS)
+    if bias is not None:
+        bias_BNTS = bias(places.position_BT, places.key_BS)
+        slots.check_bias(bias_BNTS, expected=(rows, num_kv_heads * groups, tokens, columns))
+        score_XMS = score_XMS + ops.group_bias(bias_BNTS, num_kv_heads=num_kv_heads)
+    visible_BTS = ops.is_visible(*places, rule=rule)
+    visible_XMS = ops.spread(visible_BTS, num_kv_heads=num_kv_heads, groups=groups)
+    return jnp.where(visible_XMS, score_XMS, jnp.finfo(score_XMS.dtype).min), visible_XMS, v_XSH
+
+
+def _sum_by_row(part_AQH: Array, weight_AQ: Array, reads_BA: Array) -> tuple[Array, Array]:
+    """Return the sums over the pages that each row reads, NaN where any of its own is."""
+    # A product with ones and zeros sums over pages much faster than a scatter-add on CPUs. But
+    # 0 * NaN is NaN: what is not finite stays out of it, or one row's would reach them all.
+    sums_BA, (rows, _) = reads_BA.astype(part_AQH.dtype), reads_BA.shape
+    is_sound_AQH = jnp.isfinite(part_AQH)
+    is_sound_AQ = jnp.all(is_sound_AQH, axis=-1)
+    out_BR = sums_BA @ jnp.where(is_sound_AQH, part_AQH, 0).reshape(len(part_AQH), -1)
+    total_BQ = sums_BA @ jnp.where(is_sound_AQ, weight_AQ, 0)
+    is_spoilt_BQ = jnp.any(reads_BA[:, :, None] & ~is_sound_AQ, axis=1)
+    out_BQH = out_BR.reshape(rows, *part_AQH.shape[1:])
+    return jnp.where(is_spoilt_BQ[:, :, None], jnp.nan, out_BQH), total_BQ
 
 
 def _score(q_YMH: Array, k_YHP: Array, *, rule: ops.Rule) -> Array:
@@ -194,8 +231,7 @@ def _read_tiles(
     expand: Expand | None,
 ) -> Carried:
     """Return the softmax carried on over pages listed by row, the span of them; None: one tile."""
-    rows, tokens, heads, _ = q_BTNH.shape
-    num_kv_heads, _ = _read_form(site, expand)
+    rows, (num_kv_heads, _) = q_BTNH.shape[0], _read_form(site, expand)
     page_BC, column_BC, span = listed
     size, columns = step.shared.pages.page_size, page_BC.shape[1]
     each = min(max(1, TILE // size), columns)
@@ -204,7 +240,6 @@ def _read_tiles(
     page_BC, column_BC = jnp.pad(page_BC, padding), jnp.pad(column_BC, padding)
     q_XMH = ops.group_queries(q_BTNH, num_kv_heads)
     end_B1 = (step.length_B + step.count_B)[:, None]
-    spread = {"num_kv_heads": num_kv_heads, "groups": heads // num_kv_heads}
     place_P = jnp.arange(size, dtype=jnp.int32)
 
     def add(at: Any, seen: Carried) -> Carried:
@@ -216,23 +251,17 @@ def _read_tiles(
             k_XHS, v_XSH = slots.expanded(k_XHS, expand, rows=rows)
         key_BS = (column_BJ[:, :, None] * size + place_P).reshape(rows, -1)
         valid_BS = (key_BS < end_B1) & jnp.repeat(page_BJ > 0, size, axis=1)
-        if not step.clean:
-            v_XSH = slots.scrub_values(v_XSH, valid_BS)
         score_XMS = ops.score(q_XMH, k_XHS, rule=rule)
-        if bias is not None:
-            bias_BNTS = bias(step.position_BT, key_BS)
-            slots.check_bias(bias_BNTS, expected=(rows, heads, tokens, each * size))
-            score_XMS = score_XMS + ops.group_bias(bias_BNTS, num_kv_heads=num_kv_heads)
-        visible_BTS = ops.is_visible(step.position_BT, key_BS, valid_BS, rule=rule)
-        return _carry(seen, score_XMS, ops.spread(visible_BTS, **spread), v_XSH)
+        places = Places(step.position_BT, key_BS, valid_BS)
+        looked = _look(score_XMS, v_XSH, places, rule=rule, bias=bias, clean=step.clean)
+        return _carry(seen, *looked)
 
     if span is None:
         return add(jnp.int32(0), seen)
     return jax.lax.fori_loop(span[0] // each, (span[1] + (each - 1)) // each, add, seen)
 
 
-def _carry(seen: Carried, score_XMS: Array, visible_XMS: Array, v_XSH: Array) -> Carried:
-    masked_XMS = jnp.where(visible_XMS, score_XMS, jnp.finfo(score_XMS.dtype).min)
+def _carry(seen: Carried, masked_XMS: Array, visible_XMS: Array, v_XSH: Array) -> Carried:
     peak_XM = jnp.maximum(seen.peak_XM, jnp.max(masked_XMS, axis=-1))
     weight_XMS = jnp.where(visible_XMS, jnp.exp(masked_XMS - peak_XM[:, :, None]), 0)
     shrink_XM = jnp.exp(seen.peak_XM - peak_XM)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxkv.caches import Cache, Source
@@ -171,10 +172,11 @@ class Driver:
         self, params: Any, ids_BT: Any, cache: Cache | None, count_B: Any, **promises: Any
     ) -> tuple[Any, Cache | None]:
         how = {"config": self.model.config, "absorbed": self.absorbed, **promises}
-        return forward(params, ids_BT, cache, count_B, **how)
+        # Where nothing is compiled, the host's arrays arrive here as they are.
+        return forward(params, jnp.asarray(ids_BT), cache, jnp.asarray(count_B), **how)
 
     def _encoded(self, params: Any, ids_BE: Any, count_B: Any) -> Source:
-        return encode(params, ids_BE, count_B, config=self.model.config)
+        return encode(params, jnp.asarray(ids_BE), jnp.asarray(count_B), config=self.model.config)
 
     def _captured(
         self, params: Any, ids_BT: Any, cache: Cache | None, count_B: Any, stands: Any
@@ -186,6 +188,7 @@ class Driver:
             return stands.get(name, x)
 
         how = {"config": self.model.config, "absorbed": self.absorbed}
+        ids_BT, count_B = jnp.asarray(ids_BT), jnp.asarray(count_B)
         _, after = forward(params, ids_BT, cache, count_B, **how, tap=tap)
         return seen, after
 

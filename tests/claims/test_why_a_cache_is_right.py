@@ -12,6 +12,7 @@ from tests.tiny import (
     CAPACITY,
     CELLS,
     CONFIGS,
+    LONGEST,
     TWINS,
     Cell,
     feed,
@@ -151,17 +152,20 @@ def own_subject(cell):
 
 
 def assert_ragged(subject):
-    """Two rows of 8 and 3 tokens in one chunk, then 4 more each, against their solo texts."""
-    ids = RNG_IDS[:, :12] % subject.info.vocab_size
-    _, state = subject.step(subject.init(2, CAPACITY), ids[:, :8], count=np.array([8, 3]))
-    more = np.stack([ids[0, 8:], ids[1, 3:7]])
+    """Two rows of 24 and 3 tokens in one chunk, then 4 more each, against their solo texts.
+
+    24 tokens are a width that jaxkv's subject does not pad.
+    """
+    ids = RNG_IDS % subject.info.vocab_size
+    _, state = subject.step(subject.init(2, 64), ids[:, :LONGEST], count=np.array([LONGEST, 3]))
+    more = np.stack([ids[0, LONGEST:], ids[1, 3:7]])
     logits, _ = subject.step(state, more, count=np.array([4, 4]))
     full = subject.full(ids)
-    expected = np.stack([full[0, 8:], full[1, 3:7]])
+    expected = np.stack([full[0, LONGEST:], full[1, 3:7]])
     assert_agree(logits, expected, EXACT, name="logits", names=("ragged", "solo"))
 
 
-RNG_IDS = np.random.default_rng(8).integers(0, 97, (2, 12))
+RNG_IDS = np.random.default_rng(8).integers(0, 97, (2, 28))
 
 
 def last_logits(twin, windows):

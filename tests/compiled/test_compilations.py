@@ -10,6 +10,7 @@ from jaxkv.generation import generate
 from jaxkv.planning import plan
 from jaxkv.spec.errors import CapacityError
 from jaxkv.spec.random_weights import random_arrays
+from jaxkv.spec.tiny_families import tiny_family
 from jaxkv.streaming import stream
 from jaxkv.weights import from_arrays
 from tests.tiny import CONFIGS, DEEP, make_model
@@ -32,6 +33,44 @@ def test_another_budget_or_prompt_of_the_same_bucket_costs_no_compilation(model)
 
     assert first.compilations == 1
     assert [other.compilations for other in others] == [0] * 9
+
+
+# Of each layout, and of what else a cache may hold, one.
+KINDS = {
+    "window": ("llama", {"layout": "window", "slack": 2}),
+    "paged": ("llama", {"layout": "paged", "page_size": 4}),
+    "quantized": (
+        "llama",
+        {
+            "layout": "quantized",
+            "layout_options": {"bits": 4, "group_size": 6, "residual_length": 6},
+        },
+    ),
+    "sinks": ("llama", {"layout": "sinks", "layout_options": {"sinks": 2, "window": 6}}),
+    "latents": ("deepseek_v3", {}),
+    "encoder": ("t5", {}),
+}
+if DEEP:
+    KINDS["latents in pages"] = ("deepseek_v3", {"layout": "paged", "page_size": 4})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_whole_loop_is_one_program_whatever_the_cache_holds(monkeypatch, kind):
+    """KV-19, KV-20: and other lengths and budgets run the same one."""
+    monkeypatch.setattr(programs, "PROGRAMS", programs.Programs())
+    family, options = KINDS[kind]
+    config = CONFIGS[family] if family in CONFIGS else tiny_family(family)
+    model = from_arrays(config, random_arrays(config, seed=7), dtype="float32")
+
+    counts = []
+    for length, budget in ((3, 8), (14, 2), (7, 32)):
+        source = {} if config.encoder is None else {"encoder": [[5] * length]}
+        done = generate(model, [[1] * length], max_new_tokens=budget, **options, **source)
+        assert len(done.new_tokens[0]) == budget
+        counts.append(done.compilations)
+
+    assert counts == [1, 0, 0]
+    assert programs.PROGRAMS.traces == 1
 
 
 def test_a_new_bucket_costs_one_compilation(model):

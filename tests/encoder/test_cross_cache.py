@@ -14,7 +14,12 @@ import pytest
 from crosscheck import assert_agree, semantic
 from jaxkv.spec.errors import CapacityError, RequestError, ShapeError, SourceError, Unsupported
 from jaxkv.spec.identity import Identity
-from jaxkv.spec.memory import bookkeeping_bytes, model_cache_bytes, source_bytes
+from jaxkv.spec.memory import (
+    bookkeeping_bytes,
+    model_cache_bytes,
+    page_table_bytes,
+    source_bytes,
+)
 from jaxkv.spec.random_weights import random_arrays
 from jaxkv.spec.tiny_families import tiny_family
 from tests.tiny import TWINS, Cell, new_subject
@@ -258,13 +263,20 @@ def test_no_prefix_is_shared_beside_an_encoder(cell):
         verbs_of(cell).PrefixStore(config, dtype="float64", capacity=24, pool_pages=9)
 
 
+@pytest.mark.parametrize(
+    "paged", [{}, {"page_size": 7}, {"page_size": 7, "pool_pages": 5}], ids=str
+)
 @pytest.mark.parametrize("beams", [1, 2])
 @cells
-def test_bytes_are_those_of_the_arrays_and_of_the_prediction(cell, beams):
+def test_bytes_are_those_of_the_arrays_and_of_the_prediction(cell, beams, paged):
+    """The source stands beside the pages, in none of them."""
     config = subject_of(cell).model.config
-    state = empty(cell, 4, beams=beams)
+    layout = "paged" if paged else "contiguous"
+    state = empty(cell, 4, beams=beams, layout=layout, **paged)
 
-    predicted = model_cache_bytes(config, batch=4, tokens=24, itemsize=8) + bookkeeping_bytes(4)
+    predicted = model_cache_bytes(config, batch=4, tokens=24, itemsize=8, layout=layout, **paged)
+    predicted += bookkeeping_bytes(4)
+    predicted += page_table_bytes(batch=4, tokens=24, **paged) if paged else 0
     predicted += source_bytes(config, batch=4 // beams, tokens=16, itemsize=8)
 
     assert verbs_of(cell).nbytes(state) == predicted

@@ -47,8 +47,11 @@ def test_v3_keeps_1152_bytes_a_token_and_layer_at_two_bytes():
     assert config.draft_layers == 1
 
 
+@pytest.mark.parametrize(
+    "paged", [{}, {"page_size": 4}, {"page_size": 4, "pool_pages": 5}], ids=str
+)
 @twins
-def test_latent_16_and_rotary_4_keep_20_numbers_a_token_and_layer(twin):
+def test_latent_16_and_rotary_4_keep_20_numbers_a_token_and_layer(twin, paged):
     """KV-55: not the 4 * (12 + 8) of keys and values made of them; KV-80: counted to the byte."""
     latent = Latent(16, 8, 8, 1e-6)
     attention = Attention(4, 1, 20, None, Rope(100.0, 4), False, False, latent=latent)
@@ -56,11 +59,15 @@ def test_latent_16_and_rotary_4_keep_20_numbers_a_token_and_layer(twin):
     config = ModelConfig("llama", 9, 24, 32, (layer,) * 2, Norm("rms", 1e-5), False, True, False)
     caches = module(Cell(twin, "", ""), "caches")
 
-    cache = caches.init(config, batch=3, capacity=10, dtype="float32")
+    layout = "paged" if paged else "contiguous"
+    cache = caches.init(config, batch=3, capacity=10, dtype="float32", layout=layout, **paged)
 
-    kept = memory.model_cache_bytes(config, batch=3, tokens=10, itemsize=4)
-    assert kept == 2 * 3 * 10 * 20 * 4
-    assert caches.nbytes(cache) == kept + memory.bookkeeping_bytes(3)
+    kept = memory.model_cache_bytes(config, batch=3, tokens=10, itemsize=4, layout=layout, **paged)
+    # Three pages of 4 for each row's 10, or five, and the trash page.
+    slots = 4 * (paged.get("pool_pages", 3 * 3) + 1) if paged else 3 * 10
+    assert kept == 2 * slots * 20 * 4
+    table = memory.page_table_bytes(batch=3, tokens=10, **paged) if paged else 0
+    assert caches.nbytes(cache) == kept + memory.bookkeeping_bytes(3) + table
 
 
 @layouts

@@ -258,7 +258,8 @@ def test_a_step_of_a_cache_without_storage_is_refused(twin):
 def test_an_unknown_layout_is_refused(twin, layout):
     caches = _of(twin, "caches")
 
-    with pytest.raises(RequestError, match="expected one of contiguous, paged, window, uncached"):
+    known = "contiguous, paged, window, quantized, sinks, sinks_absolute, uncached"
+    with pytest.raises(RequestError, match=f"expected one of {known}"):
         caches.init(REFERENCE, batch=1, capacity=20, dtype="float64", layout=layout)
 
 

@@ -359,7 +359,7 @@ def test_unknown_architecture_names_the_known_ones(write_gguf: WriteGguf):
         read_gguf(path)
 
     assert str(error.value) == (
-        f"read_gguf: {path}: gguf_family: architecture is 'mamba', expected one of gemma3, gpt2, "
-        "llama, phi3, qwen2, qwen3. "
+        f"read_gguf: {path}: gguf_family: architecture is 'mamba', expected one of deepseek2, "
+        "gemma3, gpt2, llama, phi3, qwen2, qwen3. "
         "Write a file for it in jaxkv/spec/families and add it to the table there."
     )

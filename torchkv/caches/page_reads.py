@@ -35,6 +35,14 @@ class Carried(NamedTuple):
     total_BKM1: Array
 
 
+class Places(NamedTuple):
+    """Where queries and keys of some rows, or of some pages, stand in their texts."""
+
+    position_BT: Array
+    key_BS: Array
+    valid_BS: Array
+
+
 def attend_pages(
     site: Any,
     step: Step,
@@ -110,28 +118,19 @@ def _read_pool(
     site: Any, step: Step, q_BTNH: Array, *, rule: ops.Rule, bias: Bias | None
 ) -> Carried:
     """Return what each row finds in the pages that it reads alone or first, in one pass."""
-    rows, tokens, heads, _ = q_BTNH.shape
-    kv_heads, _ = _read_form(site, None)
+    rows, (kv_heads, _) = q_BTNH.shape[0], _read_form(site, None)
     owner_A, column_A = step.shared.owners
-    total, size = len(owner_A), step.shared.pages.page_size
+    size = step.shared.pages.page_size
     row_A = owner_A.clamp(max=rows - 1)
     place_P = torch.arange(size, dtype=torch.int32, device=owner_A.device)
     key_AP = column_A.unsqueeze(1) * size + place_P
     end_A1 = (step.length_B + step.count_B)[row_A].unsqueeze(1)
     valid_AP = (owner_A < rows).unsqueeze(1) & (key_AP < end_A1)
     v_AKPH = slots.values_of(site.k_AKPH, site.v_AKPH, rank=site.rank)
-    if not step.clean:
-        v_AKPH = v_AKPH.masked_fill(~valid_AP[:, None, :, None], 0.0)
     q_BKMH = ops.group_queries(q_BTNH, kv_heads)
     score_AKMP = ops.score(q_BKMH[row_A], site.k_AKPH, rule=rule)
-    position_AT = step.position_BT[row_A]
-    if bias is not None:
-        bias_ANTP = bias(position_AT, key_AP)
-        slots.check_bias(bias_ANTP, expected=(total, heads, tokens, size))
-        score_AKMP = score_AKMP + ops.group_bias(bias_ANTP, num_kv_heads=kv_heads)
-    visible_ATP = ops.is_visible(position_AT, key_AP, valid_AP, rule=rule)
-    hidden_A1MP = ~ops.spread(visible_ATP, groups=heads // kv_heads)
-    score_AKMP = score_AKMP.masked_fill(hidden_A1MP, -torch.inf)
+    places = Places(step.position_BT[row_A], key_AP, valid_AP)
+    score_AKMP, v_AKPH = _look(score_AKMP, v_AKPH, places, rule=rule, bias=bias, clean=step.clean)
     high_AKM1 = score_AKMP.amax(-1, keepdim=True)
     reads_BA = owner_A == torch.arange(rows, device=owner_A.device).unsqueeze(1)
     others_BA111 = ~reads_BA[:, :, None, None, None]
@@ -147,6 +146,28 @@ def _read_pool(
     return Carried(out_BKMH, peak_BKM1, total_BKM1)
 
 
+def _look(
+    score_BKMS: Array,
+    v_BKSH: Array,
+    places: Places,
+    *,
+    rule: ops.Rule,
+    bias: Bias | None,
+    clean: bool,
+) -> tuple[Array, Array]:
+    """Return the scores, hidden ones at -inf, and the values, scrubbed."""
+    (rows, tokens), columns = places.position_BT.shape, places.key_BS.shape[1]
+    kv_heads, groups = score_BKMS.shape[1], score_BKMS.shape[2] // tokens
+    if not clean:
+        v_BKSH = v_BKSH.masked_fill(~places.valid_BS[:, None, :, None], 0.0)
+    if bias is not None:
+        bias_BNTS = bias(places.position_BT, places.key_BS)
+        slots.check_bias(bias_BNTS, expected=(rows, kv_heads * groups, tokens, columns))
+        score_BKMS = score_BKMS + ops.group_bias(bias_BNTS, num_kv_heads=kv_heads)
+    hidden_B1MS = ~ops.spread(ops.is_visible(*places, rule=rule), groups=groups)
+    return score_BKMS.masked_fill(hidden_B1MS, -torch.inf), v_BKSH
+
+
 def _read_tiles(
     site: Any,
     step: Step,
@@ -159,7 +180,6 @@ def _read_tiles(
     expand: Expand | None,
 ) -> Carried:
     """Return the softmax carried on over pages that are listed by row, with their columns."""
-    rows, tokens, heads, _ = q_BTNH.shape
     size, (kv_heads, _) = step.shared.pages.page_size, _read_form(site, expand)
     q_BKMH = ops.group_queries(q_BTNH, kv_heads)
     end_B1 = (step.length_B + step.count_B).unsqueeze(1)
@@ -173,16 +193,10 @@ def _read_tiles(
             k_BKSH, v_BKSH = slots.expanded(k_BKSH, expand)
         key_BS = (column_BJ.unsqueeze(2) * size + place_P).flatten(1)
         valid_BS = (key_BS < end_B1) & (page_BJ > 0).repeat_interleave(size, dim=1)
-        if not step.clean:
-            v_BKSH = v_BKSH.masked_fill(~valid_BS[:, None, :, None], 0.0)
         score_BKMS = ops.score(q_BKMH, k_BKSH, rule=rule)
-        if bias is not None:
-            bias_BNTS = bias(step.position_BT, key_BS)
-            slots.check_bias(bias_BNTS, expected=(rows, heads, tokens, key_BS.shape[1]))
-            score_BKMS = score_BKMS + ops.group_bias(bias_BNTS, num_kv_heads=kv_heads)
-        visible_BTS = ops.is_visible(step.position_BT, key_BS, valid_BS, rule=rule)
-        hidden_B1MS = ~ops.spread(visible_BTS, groups=heads // kv_heads)
-        seen = _carry(seen, score_BKMS.masked_fill(hidden_B1MS, -torch.inf), v_BKSH)
+        places = Places(step.position_BT, key_BS, valid_BS)
+        looked = _look(score_BKMS, v_BKSH, places, rule=rule, bias=bias, clean=step.clean)
+        seen = _carry(seen, *looked)
     return seen
 
 
