@@ -48,7 +48,8 @@ def test_the_other_twins_model_is_refused_by_name(twin):
     [
         (
             {"layout": "ring"},
-            "stream: layout is 'ring', expected one of contiguous, paged, window, uncached.",
+            "stream: layout is 'ring', expected one of contiguous, paged, window, quantized, "
+            "sinks, sinks_absolute, uncached.",
         ),
         (
             {"page_size": 4},

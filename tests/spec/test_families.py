@@ -32,8 +32,8 @@ NEXT = "Write a file for it in jaxkv/spec/families and add it to the table there
         ),
         pytest.param(
             lambda: families.gguf_family("reference"),
-            f"gguf_family: architecture is 'reference', expected one of gemma3, gpt2, llama, "
-            f"phi3, qwen2, qwen3. {NEXT}",
+            f"gguf_family: architecture is 'reference', expected one of deepseek2, gemma3, gpt2, "
+            f"llama, phi3, qwen2, qwen3. {NEXT}",
             id="gguf",
         ),
         pytest.param(
