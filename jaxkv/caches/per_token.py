@@ -22,7 +22,6 @@ from jaxkv.caches.state import Bias, Cache, Expand, Rotate, Step
 from jaxkv.caches.view import View
 from jaxkv.pytree import pytree, static
 from jaxkv.spec.compression import PerToken
-from jaxkv.spec.errors import Unsupported
 
 # Tokens that are read at once.
 TILE = 512
@@ -73,12 +72,7 @@ def check(
     """
     lines, width, _ = site.k_code_XHC.shape
     slots.check_new(jnp.zeros((lines, width, 0), site.k_scale_XC.dtype), k_BTKH, v_BTKH)
-    if rule.window is not None or not rule.causal:
-        raise Unsupported(
-            f"attend: rule has window {rule.window} and causal {rule.causal}, expected None and "
-            "True: a layer with a window keeps a ring beside this layout. Make the cache with "
-            "`init`."
-        )
+    slots.check_sees_all(rule)
 
 
 def attend(

@@ -28,7 +28,6 @@ from jaxkv.caches.state import Bias, Cache, Expand, Rotate, Step
 from jaxkv.caches.view import View
 from jaxkv.spec.compression import QUANTIZED_OPTIONS, PerToken, quantization, refuse_latent
 from jaxkv.spec.config import Attention
-from jaxkv.spec.errors import Unsupported
 
 OPTIONS = QUANTIZED_OPTIONS
 # Tokens that are dequantized at once.
@@ -77,12 +76,7 @@ def check(
         ShapeError: Batch, K, H or dtype differ.
     """
     slots.check_new(site.k_ring_XHA, k_BTKH, v_BTKH)
-    if rule.window is not None or not rule.causal:
-        raise Unsupported(
-            f"attend: rule has window {rule.window} and causal {rule.causal}, expected None and "
-            "True: a layer with a window keeps a ring beside this layout. Make the cache with "
-            "`init`."
-        )
+    slots.check_sees_all(rule)
 
 
 def attend(

@@ -110,12 +110,7 @@ def check(
         ShapeError: Batch, K, H or dtype differ.
     """
     slots.check_new(site.k_XHS, k_BTKH, v_BTKH)
-    if rule.window is not None or not rule.causal:
-        raise Unsupported(
-            f"attend: rule has window {rule.window} and causal {rule.causal}, expected None and "
-            "True: a layer with a window keeps a ring beside this layout. Make the cache with "
-            "`init`."
-        )
+    slots.check_sees_all(rule)
 
 
 def attend(

@@ -260,10 +260,19 @@ def test_what_cannot_be_offered_is_refused_with_both_numbers(twin, options, mess
 
 
 @pytest.mark.parametrize("twin", TWINS)
-@pytest.mark.parametrize("form", [INVARIANT[0], INVARIANT[3]], ids=str)
-def test_a_window_has_no_place_in_a_quantized_site(twin, form):
-    caches = Alone(twin, "quantized", **form.options).caches
-    alone = Alone(twin, "quantized", rule=caches.Rule(scale=1.0, window=4), **form.options)
+@pytest.mark.parametrize("rule", [{"window": 4}, {"causal": False}], ids=["window", "future"])
+@pytest.mark.parametrize(
+    ("layout", "options"),
+    [
+        ("quantized", INVARIANT[0].options),
+        ("quantized", INVARIANT[3].options),
+        ("sinks_absolute", {"sinks": 2, "window": 6}),
+    ],
+    ids=["codes", "per token", "sinks"],
+)
+def test_layouts_for_whole_causal_texts_refuse_other_attentions(twin, layout, options, rule):
+    caches = Alone(twin, layout, **options).caches
+    alone = Alone(twin, layout, rule=caches.Rule(scale=1.0, **rule), **options)
 
     with pytest.raises(Unsupported) as error:
         alone.feed(draw(0, T), 3)

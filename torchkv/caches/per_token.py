@@ -17,7 +17,6 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor as Array
 
 from jaxkv.spec.compression import PerToken
-from jaxkv.spec.errors import Unsupported
 from torchkv import ops
 from torchkv.caches import carried, codes, slots
 from torchkv.caches.state import Bias, Cache, Expand, Rotate, Step
@@ -72,12 +71,7 @@ def check(
     """
     lines = (*site.k_scale_BKC.shape, site.k_code_BKCH.shape[3])
     slots.check_new(site.k_scale_BKC[..., None].expand(lines), k_BTKH, v_BTKH)
-    if rule.window is not None or not rule.causal:
-        raise Unsupported(
-            f"attend: rule has window {rule.window} and causal {rule.causal}, expected None and "
-            "True: a layer with a window keeps a ring beside this layout. Make the cache with "
-            "`init`."
-        )
+    slots.check_sees_all(rule)
 
 
 def attend(

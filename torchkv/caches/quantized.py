@@ -22,7 +22,6 @@ from torch import Tensor as Array
 
 from jaxkv.spec.compression import QUANTIZED_OPTIONS, PerToken, quantization, refuse_latent
 from jaxkv.spec.config import Attention
-from jaxkv.spec.errors import Unsupported
 from torchkv import ops
 from torchkv.caches import carried, coded, per_token, ring, slots
 from torchkv.caches.carried import Carried
@@ -77,12 +76,7 @@ def check(
         ShapeError: Batch, K, H or dtype differ.
     """
     slots.check_new(site.k_ring_BKHA.mT, k_BTKH, v_BTKH)
-    if rule.window is not None or not rule.causal:
-        raise Unsupported(
-            f"attend: rule has window {rule.window} and causal {rule.causal}, expected None and "
-            "True: a layer with a window keeps a ring beside this layout. Make the cache with "
-            "`init`."
-        )
+    slots.check_sees_all(rule)
 
 
 def attend(

@@ -243,6 +243,20 @@ def check_new(
         )
 
 
+def check_sees_all(rule: ops.Rule) -> None:
+    """Refuse an attention that a layout for whole causal texts does not serve.
+
+    Raises:
+        Unsupported: It has a window or sees the future.
+    """
+    if rule.window is not None or not rule.causal:
+        raise Unsupported(
+            f"attend: rule has window {rule.window} and causal {rule.causal}, expected None and "
+            "True: a layer with a window keeps a ring beside this layout. Make the cache with "
+            "`init`."
+        )
+
+
 def check_form(keys: Array, new_k_BTKH: Float[Array, "B T K H"]) -> None:
     """Refuse new keys of another width or dtype than the buffers'.
 
