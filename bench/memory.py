@@ -12,6 +12,7 @@ import sys
 from bench.rows import Row, missing, report, rows_of
 from bench.timing import Spread
 from jaxkv.spec import memory
+from jaxkv.spec.config import ModelConfig
 from jaxkv.spec.errors import JaxkvError
 from jaxkv.spec.source import open_source
 
@@ -40,9 +41,7 @@ def main(options: argparse.Namespace) -> int:
         for layout in memory.LAYOUTS:
             predicted, found = 0, ""
             try:
-                predicted = memory.bookkeeping_bytes(options.batch) + memory.model_cache_bytes(
-                    config, batch=options.batch, tokens=options.tokens, itemsize=4, layout=layout
-                )
+                predicted = predict(config, layout, batch=options.batch, tokens=options.tokens)
                 found = probe(twin, layout, options)
             except JaxkvError as error:
                 # A model whose heads no default group divides, for instance.
@@ -57,6 +56,14 @@ def main(options: argparse.Namespace) -> int:
                 rows += rows_of("memory", case, metric, spread, unit="B")
     report(rows, options, about=f"cache of {options.model}, float32")
     return int(failed)
+
+
+def predict(config: ModelConfig, layout: str, *, batch: int, tokens: int) -> int:
+    """Return the bytes of a float32 cache with the layout's default sizes, bookkeeping included."""
+    values = memory.model_cache_bytes(config, batch=batch, tokens=tokens, itemsize=4, layout=layout)
+    paged = layout == "paged"
+    table = memory.page_table_bytes(batch=batch, tokens=tokens) if paged else 0
+    return values + memory.bookkeeping_bytes(batch) + table
 
 
 def probe(twin: str, layout: str, options: argparse.Namespace) -> dict[str, int] | str:

@@ -135,6 +135,7 @@ def test_predicted_and_allocated_bytes_are_equal(tmp_path):
     rows = [json.loads(line) for line in path.read_text().splitlines()[1:]]
     numbers = {(row["subject"], row["metric"]): row["median"] for row in rows}
     assert numbers["jaxkv-contiguous", "allocated"] == 2 * 24 * BYTES_OF_A_TOKEN + 24
+    assert numbers["jaxkv-paged", "predicted"] == numbers["jaxkv-paged", "allocated"]
 
 
 def test_a_start_tells_its_stages(tmp_path):
