@@ -1,4 +1,4 @@
-"""Rotary frequencies, scaled and partial, and the tanh GELU: twins, numpy decoder, known numbers.
+"""Rotary frequencies, scaled and partial, and activations: twins, numpy decoder, known numbers.
 
 Covers KV-49 (factor out of the config), KV-51 (partial rotary), KV-53 (angles not in bfloat16).
 """
@@ -12,6 +12,7 @@ import pytest
 from crosscheck.decoder import _gelu_tanh
 from crosscheck.decoder_rope import rotate
 from jaxkv.spec.config import Llama3Scaling, Rope
+from jaxkv.spec.config_json import ACTIVATIONS
 from tests.tiny import TWINS
 
 SCALING = Llama3Scaling(8.0, 1.0, 4.0, 64)
@@ -126,3 +127,18 @@ def test_gelu_tanh_agrees_with_the_numpy_decoder_and_is_not_the_exact_one(twin):
     by_hand = 0.5 * (1 + math.tanh(math.sqrt(2 / math.pi) * 1.044715))
     assert near[56] == pytest.approx(by_hand, rel=1e-12)
     assert 1e-5 < np.abs(near - exact).max() < 1e-3
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+@pytest.mark.parametrize("twin", TWINS)
+def test_an_activation_by_each_of_its_names_is_that_of_transformers(twin, name):
+    import torch
+    from transformers.activations import ACT2FN
+
+    x = np.linspace(-6, 6, 97)
+
+    (given,) = arrays_of(twin, x)
+    got = np.asarray(ops_of(twin).ACTIVATIONS[ACTIVATIONS[name]](given))
+
+    # gelu_fast has its constant in ten digits there.
+    np.testing.assert_allclose(got, ACT2FN[name](torch.from_numpy(x)).numpy(), rtol=0, atol=1e-10)
