@@ -50,7 +50,7 @@ def table(twin, position, *, dtype="float64", theta, rotary_dim, scaling=None):
 
 @pytest.mark.parametrize("twin", TWINS)
 def test_scaled_frequencies_are_the_known_ones(twin):
-    frequency_R, length_B = arrays_of(twin, 1e4 ** (-np.arange(4) / 4), np.int32([256]))
+    frequency_R, length_B = arrays_of(twin, 1e4 ** (-np.arange(4) / 4), np.asarray([256], np.int32))
 
     scaled_R = ops_of(twin).scale_frequencies(frequency_R, length_B, rope=Rope(1e4, 8, SCALING))
 
