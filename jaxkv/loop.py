@@ -200,7 +200,7 @@ def prefill(
     ends_B = (prompt_B > at) & (prompt_B <= at + width)
     waiting_B = text.active_B & ~ends_B
     text = dataclasses.replace(text, active_B=text.active_B & ends_B)
-    text = _append(text, logits_BV, terms=terms)
+    text = append(text, logits_BV, terms=terms)
     return dataclasses.replace(text, active_B=text.active_B | waiting_B), cache
 
 
@@ -252,7 +252,7 @@ def _step(
     text, logits_BV, cache = _feed(
         params, text, last_B1, cache, one_B, config=config, rectangular=rectangular
     )
-    return _append(text, logits_BV, terms=terms), cache
+    return append(text, logits_BV, terms=terms), cache
 
 
 def _recompute(
@@ -262,7 +262,7 @@ def _recompute(
     # The last place of the text is only ever written, never read by a forward.
     ids_BS = text.tokens_BS[:, :-1]
     text, logits_BV, _ = _feed(params, text, ids_BS, None, count_B, config=config, source=source)
-    return _append(text, logits_BV, terms=terms)
+    return append(text, logits_BV, terms=terms)
 
 
 def _feed(
@@ -289,10 +289,15 @@ def _feed(
     return text, logits_B1V[:, 0], cache
 
 
-def _append(text: Text, logits_BV: Array, *, terms: Terms) -> Text:
+def append(text: Text, logits_BV: Float[Array, "B V"], *, terms: Terms) -> Text:
     """Return the text with one more token in each active row.
 
-    Which goes on unless it has ended or spent its budget.
+    A row goes on unless it has ended or spent its budget.
+
+    Args:
+        text: Of any rows.
+        logits_BV: The model's for each row's next token.
+        terms: What each row wants.
     """
     if terms.sampler is None:
         next_B = sampling.greedy(logits_BV)

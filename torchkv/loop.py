@@ -127,7 +127,7 @@ def run(
             text, logits_BV, _ = _feed(
                 params, text, first_B, None, count_B, config=config, source=source
             )
-            text = _append(text, logits_BV, terms=terms)
+            text = append(text, logits_BV, terms=terms)
         return text, None
     if source is not None:
         cache = caches.fill(cache, source)
@@ -210,7 +210,7 @@ def prefill(
     )
     assert after is not None  # forward returns a cache for a cache
     ends_here_B = (rest_B > 0) & (rest_B <= width)
-    text = _append(replace(text, active_B=wanted_B & ends_here_B), logits_BV, terms=terms)
+    text = append(replace(text, active_B=wanted_B & ends_here_B), logits_BV, terms=terms)
     return replace(text, active_B=torch.where(ends_here_B, text.active_B, wanted_B)), after
 
 
@@ -249,7 +249,7 @@ def extend(
             rectangular=rectangular,
         )
         assert after is not None  # forward returns a cache for a cache
-        text, cache = _append(text, logits_BV, terms=terms), after
+        text, cache = append(text, logits_BV, terms=terms), after
     return text, cache
 
 
@@ -290,10 +290,15 @@ def _feed(
     return text, logits_B1V[:, 0], cache
 
 
-def _append(text: Text, logits_BV: Array, *, terms: Terms) -> Text:
+def append(text: Text, logits_BV: Float[Array, "B V"], *, terms: Terms) -> Text:
     """Return the text with one more token in each active row.
 
     A row goes on unless it has ended or spent its budget.
+
+    Args:
+        text: Of any rows; written in place.
+        logits_BV: The model's for each row's next token.
+        terms: What each row wants.
     """
     if terms.sampler is None:
         next_B = sampling.greedy(logits_BV)
