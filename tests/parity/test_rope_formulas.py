@@ -87,7 +87,7 @@ def test_partial_rotary_turns_pairs_of_the_rotary_width_and_leaves_the_rest(twin
     """KV-51."""
     x_BTNH = np.random.default_rng(1).standard_normal((1, 64, 1, 16))
     at_BT, length_B, x = arrays_of(
-        twin, np.arange(64, dtype=np.int32)[None], np.int32([64]), x_BTNH
+        twin, np.arange(64, dtype=np.int32)[None], np.asarray([64], np.int32), x_BTNH
     )
     ops, rope, dtype = ops_of(twin), Rope(50.0, 4), dtype_of(twin, "float64")
 

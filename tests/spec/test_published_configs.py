@@ -10,8 +10,11 @@ from jaxkv.spec.config import Experts, ModelConfig
 from jaxkv.spec.config_json import ConfigJson
 from jaxkv.spec.errors import ConfigError
 from jaxkv.spec.weight_shapes import weight_shapes
-from tests.spec.published import CONFIGS
+from tests.spec.published import LLAMAS
+from tests.spec.published_others import OTHERS
 from tests.spec.test_family_configs import read
+
+CONFIGS = LLAMAS | OTHERS
 
 
 def config_of(name: str, **changes: Any) -> ModelConfig:
