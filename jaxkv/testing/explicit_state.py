@@ -155,7 +155,8 @@ def read(state: ExplicitState, layer: int) -> tuple[np.ndarray, np.ndarray, np.n
         raise RequestError(f"read: layer is {layer}, expected 0 to {len(state.keys) - 1}.")
     form, stored = state.forms[layer], (state.keys[layer], state.values[layer])
     if form is not None:
-        stored = as_read(*map(jax.device_put, (*stored, state.length_B)), form)
+        k_BSKH, v_BSKH, length_B = jax.device_put((*stored, state.length_B))
+        stored = as_read(k_BSKH, v_BSKH, length_B, form)
     return to_numpy(stored[0]), to_numpy(stored[1]), state.position_BS, _valid(state, layer)
 
 

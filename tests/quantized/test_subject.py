@@ -51,8 +51,9 @@ def subject_of(twin, query):
     return load_subject(f"{twin}.subject:{model}?{query}")
 
 
-@each
-@pytest.mark.parametrize("form", ["4", "2", "int8"])
+@pytest.mark.parametrize(
+    ("twin", "form"), [*product(TWINS, ("4", "int8")), ("torchkv", "2")], ids="-".join
+)
 def test_a_planted_fault_of_codes_is_killed(twin, form):
     """In the twin's own codes: what is written back is quantized by it again.
 
