@@ -4,6 +4,8 @@ import argparse
 import importlib
 import sys
 
+from jaxkv.spec.errors import JaxkvError
+
 BENCHES = (
     "capacity",
     "decode",
@@ -39,7 +41,12 @@ def main(arguments: list[str]) -> int:
     own.add_argument("--html", metavar="FILE", help="also write one page of tables and plots")
     if hasattr(bench, "add_options"):
         bench.add_options(own)
-    return bench.main(own.parse_args(chosen.rest))
+    options = own.parse_args(chosen.rest)
+    try:
+        return bench.main(options)
+    except JaxkvError as error:
+        print(f"bench {chosen.name}: {error}", file=sys.stderr)
+        return 2
 
 
 if __name__ == "__main__":

@@ -12,8 +12,9 @@ from bench.cases import CASE_HELP, CASES, Case, differing, prompts_of
 from bench.floors import products, step_bytes, step_floor, weight_read
 from bench.rows import Row, report, rows_of
 from bench.runner import Runner
-from bench.runners import subjects
+from bench.runners import add_peers, subjects
 from bench.timing import Spread, interleaved, seconds
+from jaxkv.spec.checkpoint import Checkpoint
 from jaxkv.spec.config import ModelConfig
 from jaxkv.spec.source import open_source
 
@@ -24,6 +25,7 @@ QUICK = ("b1-p16",)
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add this benchmark's options."""
     parser.add_argument("--cases", nargs="+", choices=sorted(CASES), metavar="CASE", help=CASE_HELP)
+    add_peers(parser)
 
 
 def main(options: argparse.Namespace) -> int:
@@ -33,7 +35,11 @@ def main(options: argparse.Namespace) -> int:
         0; 1 if some ids differ: that case is then not timed.
     """
     checkpoint = open_source("smollm2")
-    runners = subjects(checkpoint)
+    with subjects(checkpoint, against=options.against, caches=options.caches) as runners:
+        return _measure(checkpoint, runners, options)
+
+
+def _measure(checkpoint: Checkpoint, runners: list[Runner], options: argparse.Namespace) -> int:
     model = runners[0].model
     read = weight_read(model)
     rows: list[Row] = []

@@ -8,7 +8,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from jaxkv.spec import command, terminal
+from jaxkv.spec import command, command_generate, terminal
 from jaxkv.spec.checkpoint import Checkpoint
 from jaxkv.spec.errors import SourceError
 from jaxkv.spec.source import open_source, open_tokenizer
@@ -22,7 +22,7 @@ NEW_TOKENS = 20
 class Shown:
     """What one twin gave: the report with its times, and the logits of the whole text."""
 
-    report: command.Report
+    report: command_generate.Report
     logits_TV: np.ndarray
 
 
@@ -65,7 +65,7 @@ def _generate(twin: str, checkpoint: Checkpoint, prompt: str) -> Shown:
             prompt,
             tokenizer.decode,
         )
-    report, _ = command.measure(
+    report, _ = command_generate.measure(
         lambda ids, budget: subject.generate([ids], budget),
         ids,
         NEW_TOKENS,

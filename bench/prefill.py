@@ -11,8 +11,9 @@ from bench.cases import CASE_HELP, CASES, Case, differing, prompts_of
 from bench.floors import products
 from bench.rows import Row, report, rows_of
 from bench.runner import Runner
-from bench.runners import subjects
+from bench.runners import add_peers, subjects
 from bench.timing import interleaved, seconds
+from jaxkv.spec.checkpoint import Checkpoint
 from jaxkv.spec.source import open_source
 
 NAMES = ("b1-p16", "b1-p512", "b1-p2048", "b1-cap512-u300", "b1-cap8192-u300")
@@ -22,6 +23,7 @@ QUICK = ("b1-p512",)
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add this benchmark's options."""
     parser.add_argument("--cases", nargs="+", choices=sorted(CASES), metavar="CASE", help=CASE_HELP)
+    add_peers(parser)
 
 
 def main(options: argparse.Namespace) -> int:
@@ -31,7 +33,11 @@ def main(options: argparse.Namespace) -> int:
         0; 1 if some ids differ: that case is then not timed.
     """
     checkpoint = open_source("smollm2")
-    runners = subjects(checkpoint)
+    with subjects(checkpoint, against=options.against, caches=options.caches) as runners:
+        return _measure(checkpoint, runners, options)
+
+
+def _measure(checkpoint: Checkpoint, runners: list[Runner], options: argparse.Namespace) -> int:
     rows: list[Row] = []
     failed = 0
     for name in options.cases or (QUICK if options.quick else NAMES):

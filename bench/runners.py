@@ -1,8 +1,12 @@
 """The twins behind the call that a benchmark times, and the usual set of subjects."""
 
+import argparse
 import importlib
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
+from bench.elsewhere import RevisionRunner
 from bench.peers import TransformersRunner
 from bench.runner import Rows, Run, Runner
 from jaxkv.spec.checkpoint import Checkpoint
@@ -48,10 +52,44 @@ class TwinRunner:
         return cache
 
 
-def subjects(checkpoint: Checkpoint) -> list[Runner]:
-    """Return both twins and transformers, the baseline, on a checkpoint's weights."""
-    return [
-        TwinRunner("jaxkv", checkpoint),
-        TwinRunner("torchkv", checkpoint),
-        TransformersRunner(checkpoint),
-    ]
+def add_peers(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say against whom: the arguments of `subjects`."""
+    parser.add_argument(
+        "--against",
+        action="append",
+        default=[],
+        metavar="REV",
+        help="also jaxkv of another git revision, in the same run (repeatable)",
+    )
+    parser.add_argument(
+        "--caches",
+        nargs="+",
+        choices=("static", "compiled"),
+        default=[],
+        help="also transformers with its static cache, eager or with its step compiled",
+    )
+
+
+@contextmanager
+def subjects(
+    checkpoint: Checkpoint, *, against: Sequence[str] = (), caches: Sequence[str] = ()
+) -> Iterator[list[Runner]]:
+    """Yield the subjects on a checkpoint's weights: both twins, peers, and transformers at last.
+
+    Args:
+        checkpoint: SmolLM2; another revision opens it by that name.
+        against: Git revisions of jaxkv.
+        caches: Of transformers, beside its default, which is the baseline.
+
+    Raises:
+        SourceError: A revision is none, or cannot run.
+    """
+    with ExitStack() as ended:
+        others = [ended.enter_context(closing(RevisionRunner(each))) for each in against]
+        yield [
+            TwinRunner("jaxkv", checkpoint),
+            TwinRunner("torchkv", checkpoint),
+            *others,
+            *(TransformersRunner(checkpoint, cache=each) for each in caches),
+            TransformersRunner(checkpoint),
+        ]

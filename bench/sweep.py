@@ -13,8 +13,9 @@ from bench.floors import step_bytes, step_floor, weight_read
 from bench.room import available_bytes, out_of_memory
 from bench.rows import Row, missing, report, rows_of
 from bench.runner import Runner
-from bench.runners import subjects
+from bench.runners import add_peers, subjects
 from bench.timing import interleaved
+from jaxkv.spec.checkpoint import Checkpoint
 from jaxkv.spec.source import open_source
 
 BATCHES = (1, 2, 4, 8, 16, 32)
@@ -26,6 +27,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add this benchmark's options."""
     parser.add_argument("--batches", nargs="+", type=int, default=BATCHES, metavar="B")
     parser.add_argument("--contexts", nargs="+", type=int, default=CONTEXTS, metavar="T")
+    add_peers(parser)
 
 
 def cases_of(options: argparse.Namespace) -> list[Case]:
@@ -46,7 +48,11 @@ def main(options: argparse.Namespace) -> int:
         0; 1 if some ids differ: that case is then not timed.
     """
     checkpoint = open_source("smollm2")
-    runners = subjects(checkpoint)
+    with subjects(checkpoint, against=options.against, caches=options.caches) as runners:
+        return _measure(checkpoint, runners, options)
+
+
+def _measure(checkpoint: Checkpoint, runners: list[Runner], options: argparse.Namespace) -> int:
     read = weight_read(runners[0].model)
     rows: list[Row] = []
     failed = 0

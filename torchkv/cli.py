@@ -3,9 +3,10 @@
 import argparse
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from jaxkv.spec import command, command_cache
+from jaxkv.spec import command, command_cache, command_generate, flag_groups
 from jaxkv.spec.checkpoint import Checkpoint
 
 if TYPE_CHECKING:
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
     from torchkv.caches import Cache
     from torchkv.generation import Generated
     from torchkv.model import Decoder
+
+# Where the functions are that flags can ask for, by the names that a group of flags gives them.
+ENTRIES = {"generate": "torchkv.generation"}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -29,6 +33,7 @@ class Engine:
         asked: Arguments of `generate` and `stream`.
         cached: Whether `generate` keeps a cache.
         keeps: Whether `generate` returns it, for `save`.
+        entry: Which function generates, one of `ENTRIES`.
         tenant: Whose caches are saved and loaded.
         held: A saved cache that prompts go on from.
         held_ids: The prompt tokens that it holds.
@@ -38,6 +43,7 @@ class Engine:
     asked: dict[str, Any]
     cached: bool
     keeps: bool = False
+    entry: str = flag_groups.PLAIN
     tenant: str = ""
     held: "Cache | None" = None
     held_ids: tuple[int, ...] = ()
@@ -49,17 +55,12 @@ class Engine:
 
     def generate(self, prompt_ids: Sequence[int], budget: int) -> "Generated":
         """Return the continuation."""
-        from torchkv.generation import generate
-
-        return generate(
-            self.model,
-            **self._texts(prompt_ids),
-            max_new_tokens=budget,
-            cached=self.cached,
-            keep_cache=self.keeps,
-            cache=self.held,
-            **self.asked,
-        )
+        kept: dict[str, Any] = {} if self.cached else {"cached": False}
+        # Only what was asked for: another entry need not take the rest.
+        kept |= {"keep_cache": True} if self.keeps else {}
+        kept |= {} if self.held is None else {"cache": self.held}
+        texts = self._texts(prompt_ids)
+        return _entry(self.entry)(self.model, **texts, max_new_tokens=budget, **kept, **self.asked)
 
     def stream(
         self, prompt_ids: Sequence[int], budget: int, progress: Callable[[int, int], None]
@@ -152,9 +153,18 @@ def prepare(options: argparse.Namespace, checkpoint: Checkpoint) -> Engine:
     is_score = options.command == "score"
     if is_score:
         return Engine(model, {}, cached=True)
-    asked = command.asked(options, checkpoint)
-    keeps = options.save_cache is not None
-    return Engine(model, asked, not options.no_cache, keeps=keeps, tenant=options.tenant)
+    return Engine(
+        model,
+        command_generate.asked(options, checkpoint),
+        cached=not options.no_cache,
+        keeps=options.save_cache is not None,
+        entry=flag_groups.entry(options),
+        tenant=options.tenant,
+    )
+
+
+def _entry(name: str) -> Callable[..., Any]:
+    return getattr(import_module(ENTRIES[name]), name)
 
 
 if __name__ == "__main__":

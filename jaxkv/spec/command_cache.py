@@ -1,20 +1,21 @@
 """The options that keep a command line's cache in a file, and what must agree before it goes on."""
 
 import argparse
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from jaxkv.spec.cache_file import Saved
 from jaxkv.spec.config import ModelConfig
 from jaxkv.spec.errors import RequestError, SourceError, Unsupported
+from jaxkv.spec.flag_group import FlagGroup
 
 # Tokens that a ring of a cache that goes to disk can take back: a text that ends where the saved
 # one did still has its last token to compute.
 SLACK = 1
 
 
-def add(add_argument: Callable[..., Any]) -> None:
+def add(parser: argparse.ArgumentParser) -> None:
     """Add the options to a command."""
+    add_argument = parser.add_argument
     add_argument(
         "--save-cache", metavar="F", help="write the cache of prompt and new tokens to a file"
     )
@@ -96,3 +97,6 @@ def reused_of(saved: Saved, prompt_ids: Sequence[int], path: str) -> int:
 
 def _is_kept(options: argparse.Namespace) -> bool:
     return options.save_cache is not None or options.load_cache is not None
+
+
+GROUP = FlagGroup(add, check=check)

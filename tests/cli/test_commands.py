@@ -187,12 +187,12 @@ def test_a_truncated_file_is_one_line_and_exit_code_2(twin, tmp_path):
 
 
 def test_an_error_that_is_not_ours_keeps_its_traceback(twin, monkeypatch):
-    from jaxkv.spec import command
+    from jaxkv.spec import command_generate
 
     def broken(name):
         return {}[name]
 
-    monkeypatch.setattr(command, "open_source", broken)
+    monkeypatch.setattr(command_generate, "open_source", broken)
 
     with pytest.raises(KeyError):
         main(twin, *ARGUMENTS)
