@@ -13,6 +13,7 @@ beams among which the best are chosen, V vocabulary.
 
 import dataclasses
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -105,10 +106,11 @@ def search(
     if sources is not None:
         cache = caches.fill(cache, encode(params, *sources, config=config))
     promises = {"config": config, "last_only": True, "rectangular": rectangular, "clean": True}
-    logits_B1V, cache = forward(params, ids_BT, cache, count_B, fresh=True, **promises)
-    cache = caches.spread(cache, beams)
+    logits_B1V, after = forward(params, ids_BT, cache, count_B, fresh=True, **promises)
+    assert after is not None  # forward returns a cache for a cache
+    cache = caches.spread(after, beams)
     logits_CV = jnp.repeat(logits_B1V[:, 0], beams, axis=0)
-    state = _start(count_B, beams=beams, slots=slots, dtype=_score_dtype(logits_CV))
+    state = start(count_B, beams=beams, slots=slots, dtype=_score_dtype(logits_CV))
     state = choose(state, logits_CV, terms=terms, goal=goal)
 
     def step(state: Beams, cache: Cache) -> tuple[Beams, Cache]:
@@ -116,13 +118,40 @@ def search(
         cache = caches.gather(cache, state.from_C) if beams > 1 else cache
         one_C = jnp.repeat(state.active_B.astype(jnp.int32), beams)
         last_C1 = state.token_BJS[:, :, state.new - 1].reshape(-1, 1)
-        logits_C1V, cache = forward(params, last_C1, cache, one_C, **promises)
+        logits_C1V, after = forward(params, last_C1, cache, one_C, **promises)
+        assert after is not None
         forwarded_B = state.forwarded_B + beams * state.active_B.astype(jnp.int32)
         state = dataclasses.replace(state, forwarded_B=forwarded_B)
-        return choose(state, logits_C1V[:, 0], terms=terms, goal=goal), cache
+        return choose(state, logits_C1V[:, 0], terms=terms, goal=goal), after
 
     return jax.lax.while_loop(
         lambda both: jnp.any(both[0].active_B), lambda both: step(*both), (state, cache)
+    )
+
+
+def start(count_B: Int[Array, " B"], *, beams: int, slots: int, dtype: Any) -> Beams:
+    """Return the search before its first choice, for which all beams of a row see the same logits.
+
+    Args:
+        count_B: int32, prompt tokens of each row, all of which have entered the model.
+        beams: Of each row.
+        slots: New tokens that a beam has room for.
+        dtype: Of sums and scores.
+    """
+    batch = count_B.shape[0]
+    # One beam has begun; the others are copies of it that must not double its continuations.
+    begun_J = jnp.arange(beams) == 0
+    none = jnp.full((batch, beams), -jnp.inf, dtype)
+    return Beams(
+        token_BJS=jnp.zeros((batch, beams, slots), jnp.int32),
+        sum_BJ=jnp.where(begun_J, jnp.zeros((), dtype), none),
+        ended_BJS=jnp.zeros((batch, beams, slots), jnp.int32),
+        score_BJ=none,
+        length_BJ=jnp.zeros((batch, beams), jnp.int32),
+        from_C=jnp.arange(batch * beams, dtype=jnp.int32),
+        active_B=jnp.ones((batch,), bool),
+        new=jnp.zeros((), jnp.int32),
+        forwarded_B=count_B,
     )
 
 
@@ -182,24 +211,6 @@ class _Chosen:
     last_BJ: Array
     sum_BJ: Array
     beam_BJ: Array
-
-
-def _start(count_B: Array, *, beams: int, slots: int, dtype: jnp.dtype) -> Beams:
-    batch = count_B.shape[0]
-    # One beam has begun; the others are copies of it that must not double its continuations.
-    begun_J = jnp.arange(beams) == 0
-    none = jnp.full((batch, beams), -jnp.inf, dtype)
-    return Beams(
-        token_BJS=jnp.zeros((batch, beams, slots), jnp.int32),
-        sum_BJ=jnp.where(begun_J, jnp.zeros((), dtype), none),
-        ended_BJS=jnp.zeros((batch, beams, slots), jnp.int32),
-        score_BJ=none,
-        length_BJ=jnp.zeros((batch, beams), jnp.int32),
-        from_C=jnp.arange(batch * beams, dtype=jnp.int32),
-        active_B=jnp.ones((batch,), bool),
-        new=jnp.zeros((), jnp.int32),
-        forwarded_B=count_B,
-    )
 
 
 def _best(sum_BJV: Array, token_BJS: Array, *, at: Array) -> _Chosen:

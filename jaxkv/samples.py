@@ -30,8 +30,9 @@ class Sampled:
     """What was drawn.
 
     Attributes:
-        tokens: Of each row its samples: prompt and new ids.
-        new_tokens: New ids of each; an end token that stopped a sample is its last.
+        tokens: Prompt and new ids of each row's first sample.
+        new_tokens: New ids of it; an end token that stopped it is its last.
+        texts: New ids of each of a row's samples.
         seed_BM: uint32, of each sample: `generate` with it draws the same text.
         forwarded_positions_B: int32, positions of each row that went through the model: the prompt
             once, and of each sample its new tokens but the last.
@@ -42,8 +43,9 @@ class Sampled:
             under the model's own distribution, before temperature and filters.
     """
 
-    tokens: list[list[list[int]]]
-    new_tokens: list[list[list[int]]]
+    tokens: list[list[int]]
+    new_tokens: list[list[int]]
+    texts: list[list[list[int]]]
     seed_BM: np.ndarray
     forwarded_positions_B: np.ndarray
     compilations: int | None
@@ -199,16 +201,17 @@ def run_many(
     if sources is not None:
         cache = caches.fill(cache, encode(params, *sources, config=config))
     promises: dict[str, Any] = {"config": config, "rectangular": rectangular}
-    logits_B1V, cache = forward(
+    logits_B1V, after = forward(
         params, ids_BT, cache, count_B, fresh=True, clean=True, last_only=True, **promises
     )
+    assert after is not None  # forward returns a cache for a cache
     ids_CT, count_C, logits_CV = (
         jnp.repeat(x, samples, axis=0) for x in (ids_BT, count_B, logits_B1V[:, 0])
     )
     slots = max(form.capacity + 1, ids_BT.shape[1])
     text = start(ids_CT, count_C, terms.budget_B, slots=slots, logprobs=logprobs)
     text = append(text, logits_CV, terms=terms)
-    cache = caches.spread(cache, samples)
+    cache = caches.spread(after, samples)
     return extend(params, text, terms, cache, jnp.max(terms.budget_B), **promises)
 
 
@@ -267,8 +270,9 @@ def _collect(
         logprobs = [lines[group] for group in groups]
     forwarded_BM = np.asarray(text.forwarded_B).reshape(batch, samples)
     return Sampled(
-        tokens=[[line.tolist() for line in rows[group]] for group in groups],
-        new_tokens=[new[group] for group in groups],
+        tokens=[rows[group][0].tolist() for group in groups],
+        new_tokens=[new[group][0] for group in groups],
+        texts=[new[group] for group in groups],
         seed_BM=seed_BM,
         forwarded_positions_B=request.plan.count_B + forwarded_BM.sum(1, dtype=np.int32),
         compilations=traced,

@@ -12,6 +12,7 @@ continuations or texts among which J are chosen, V vocabulary.
 """
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -110,7 +111,9 @@ def search(
     assert after is not None  # forward returns a cache for a cache
     cache = caches.spread(after, beams)
     logits_CV = logits_B1V[:, 0].repeat_interleave(beams, 0)
-    state = choose(_start(count_B, logits_CV, beams, slots), logits_CV, terms=terms, goal=goal)
+    dtype = torch.promote_types(logits_CV.dtype, torch.float32)
+    state = start(count_B, beams=beams, slots=slots, dtype=dtype)
+    state = choose(state, logits_CV, terms=terms, goal=goal)
     while bool(state.active_B.any()):
         if beams > 1:
             # Reordered before a forward, not after: the last choice moves nothing.
@@ -123,6 +126,34 @@ def search(
         state, cache = replace(state, forwarded_B=forwarded_B), after
         state = choose(state, logits_C1V[:, 0], terms=terms, goal=goal)
     return state, cache
+
+
+def start(count_B: Int[Array, " B"], *, beams: int, slots: int, dtype: Any) -> Beams:
+    """Return the search before its first choice, for which all beams of a row see the same logits.
+
+    Args:
+        count_B: int32, prompt tokens of each row, all of which have entered the model.
+        beams: Of each row.
+        slots: New tokens that a beam has room for.
+        dtype: Of sums and scores.
+    """
+    batch, device = count_B.shape[0], count_B.device
+    none_BJ = torch.full((batch, beams), -torch.inf, dtype=dtype, device=device)
+    # One beam has begun; the others are copies of it that must not double its continuations.
+    sum_BJ = none_BJ.clone()
+    sum_BJ[:, 0] = 0
+    token_BJS = torch.zeros((batch, beams, slots), dtype=torch.int32, device=device)
+    return Beams(
+        token_BJS=token_BJS,
+        sum_BJ=sum_BJ,
+        ended_BJS=token_BJS.clone(),
+        score_BJ=none_BJ,
+        length_BJ=torch.zeros((batch, beams), dtype=torch.int32, device=device),
+        from_C=torch.arange(batch * beams, dtype=torch.int32, device=device),
+        active_B=torch.ones(batch, dtype=torch.bool, device=device),
+        new=torch.zeros((), dtype=torch.int32, device=device),
+        forwarded_B=count_B.clone(),
+    )
 
 
 def choose(state: Beams, logits_CV: Float[Array, "C V"], *, terms: Terms, goal: Goal) -> Beams:
@@ -148,7 +179,7 @@ def choose(state: Beams, logits_CV: Float[Array, "C V"], *, terms: Terms, goal: 
     token_BMS[:, :, at] = last_BM
     ends_BM = torch.isin(last_BM, terms.end_E)
     # Stable: what does not end comes first, the likeliest before the others.
-    going_BJ = ends_BM.int().argsort(1, stable=True)[:, :beams]
+    going_BJ = ends_BM.int().argsort(dim=1, stable=True)[:, :beams]
     is_last_B = new >= terms.budget_B
     stops_BJ = (ends_BM[:, :beams] | is_last_B[:, None]) & state.active_B[:, None]
     score_BJ = sum_BM[:, :beams] / new.to(sum_BM) ** goal.length_penalty
@@ -169,31 +200,10 @@ def choose(state: Beams, logits_CV: Float[Array, "C V"], *, terms: Terms, goal: 
     return replace(state, active_B=state.active_B & ~stops_B)
 
 
-def _start(count_B: Array, logits_CV: Array, beams: int, slots: int) -> Beams:
-    batch, device = count_B.shape[0], count_B.device
-    dtype = torch.promote_types(logits_CV.dtype, torch.float32)
-    none_BJ = torch.full((batch, beams), -torch.inf, dtype=dtype, device=device)
-    # One beam has begun; the others are copies of it that must not double its continuations.
-    sum_BJ = none_BJ.clone()
-    sum_BJ[:, 0] = 0
-    token_BJS = torch.zeros((batch, beams, slots), dtype=torch.int32, device=device)
-    return Beams(
-        token_BJS=token_BJS,
-        sum_BJ=sum_BJ,
-        ended_BJS=token_BJS.clone(),
-        score_BJ=none_BJ,
-        length_BJ=torch.zeros((batch, beams), dtype=torch.int32, device=device),
-        from_C=torch.arange(batch * beams, dtype=torch.int32, device=device),
-        active_B=torch.ones(batch, dtype=torch.bool, device=device),
-        new=torch.zeros((), dtype=torch.int32, device=device),
-        forwarded_B=count_B.clone(),
-    )
-
-
 def _merge(state: Beams, token_BJS: Array, score_BJ: Array, new: Array) -> Beams:
     """Return the search with the J best of the texts that have ended: of before, and given."""
     score_BM, place_BM = torch.cat((state.score_BJ, score_BJ), 1).sort(
-        1, descending=True, stable=True
+        dim=1, descending=True, stable=True
     )
     place_BJ = place_BM[:, : score_BJ.shape[1]]
     length_BM = torch.cat((state.length_BJ, new.expand_as(state.length_BJ)), 1)

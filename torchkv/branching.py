@@ -40,7 +40,7 @@ def check_whole(function: str, name: str, value: Any, *, most: int | None, why: 
     if not is_whole or value < 1:
         raise RequestError(
             f"{function}: {name} is {value!r}, expected a whole number of at least 1. "
-            "`generate` continues each prompt once."
+            "`generate` gives one text a prompt."
         )
     if most is not None and value > most:
         raise RequestError(f"{function}: {name} is {value}, expected at most {most}, {why}")

@@ -31,8 +31,9 @@ class Sampled:
     """What was drawn.
 
     Attributes:
-        tokens: Of each row its samples: prompt and new ids.
-        new_tokens: New ids of each; an end token that stopped a sample is its last.
+        tokens: Prompt and new ids of each row's first sample.
+        new_tokens: New ids of it; an end token that stopped it is its last.
+        texts: New ids of each of a row's samples.
         seed_BM: uint32, of each sample: `generate` with it draws the same text.
         forwarded_positions_B: int32, positions of each row that went through the model: the prompt
             once, and of each sample its new tokens but the last.
@@ -43,8 +44,9 @@ class Sampled:
             under the model's own distribution, before temperature and filters.
     """
 
-    tokens: list[list[list[int]]]
-    new_tokens: list[list[list[int]]]
+    tokens: list[list[int]]
+    new_tokens: list[list[int]]
+    texts: list[list[list[int]]]
     seed_BM: np.ndarray
     forwarded_positions_B: np.ndarray
     compilations: int | None
@@ -275,8 +277,9 @@ def _collect(request: Request, seed_BM: np.ndarray, text: Text, copied: int | No
         logprobs = [lines[group] for group in groups]
     forwarded_BM = text.forwarded_B.cpu().numpy().reshape(batch, samples)
     return Sampled(
-        tokens=[[line.tolist() for line in rows[group]] for group in groups],
-        new_tokens=[new[group] for group in groups],
+        tokens=[rows[group][0].tolist() for group in groups],
+        new_tokens=[new[group][0] for group in groups],
+        texts=[new[group] for group in groups],
         seed_BM=seed_BM,
         forwarded_positions_B=request.plan.count_B + forwarded_BM.sum(1, dtype=np.int32),
         compilations=None,

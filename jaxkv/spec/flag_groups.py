@@ -3,7 +3,13 @@
 import argparse
 from typing import Any
 
-from jaxkv.spec import command_cache, flags_cache, flags_request, flags_sampling
+from jaxkv.spec import (
+    command_cache,
+    flags_branches,
+    flags_cache,
+    flags_request,
+    flags_sampling,
+)
 from jaxkv.spec.errors import RequestError
 from jaxkv.spec.flag_group import Decode
 
@@ -11,6 +17,7 @@ from jaxkv.spec.flag_group import Decode
 GROUPS = (
     flags_request.GROUP,
     flags_sampling.GROUP,
+    flags_branches.GROUP,
     flags_cache.GROUP,
     command_cache.GROUP,
 )

@@ -1,4 +1,4 @@
-"""Beam search: the likeliest texts of each prompt, found side by side in one compiled program.
+"""Beam search: the likeliest texts of each prompt, found side by side.
 
 Letters: B rows, T prompt tokens with padding, M texts of a row.
 """
@@ -8,16 +8,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import jax.numpy as jnp
 import numpy as np
+import torch
 
-from jaxkv import caches, programs
-from jaxkv.beams import Beams, Goal, search
-from jaxkv.branching import check_budgets, check_whole, plan_cache
-from jaxkv.model import Decoder, params_of
-from jaxkv.planning import Plan
-from jaxkv.request import Request, check, device_arrays, device_sources
 from jaxkv.spec.errors import RequestError
+from torchkv import caches
+from torchkv.beams import Beams, Goal, search
+from torchkv.branching import check_budgets, check_whole, plan_cache
+from torchkv.model import Decoder, params_of
+from torchkv.request import Request, check, device_arrays, device_sources
 
 # Sums stay within 1e6 or so; their quotient must stay a float32.
 _LARGEST_LOG = 60.0
@@ -28,8 +27,9 @@ class Searched:
     """What a search found.
 
     Attributes:
-        tokens: Of each row its best texts, the best first: prompt and new ids.
-        new_tokens: New ids of each; an end token that stopped a text is its last.
+        tokens: Prompt and new ids of each row's best text.
+        new_tokens: New ids of it; an end token that stopped it is its last.
+        texts: New ids of each row's `n_best` texts, the best first.
         score_BM: Of each text, the sum of its new tokens' natural log-probabilities over their
             number to the power of `length_penalty`; transformers' `sequences_scores`.
         ended_B: int32, how many of a row's `beams` best texts end with an end token.
@@ -39,8 +39,9 @@ class Searched:
         copied_pages: Pages copied because a beam wrote to one that others hold; None without pages.
     """
 
-    tokens: list[list[list[int]]]
-    new_tokens: list[list[list[int]]]
+    tokens: list[list[int]]
+    new_tokens: list[list[int]]
+    texts: list[list[list[int]]]
     score_BM: np.ndarray
     ended_B: np.ndarray
     forwarded_positions_B: np.ndarray
@@ -104,7 +105,7 @@ def beam_search(
         Unsupported: The layout has no `gather`.
 
     Cost: the prompt once, then `beams` rows a step. Layouts but "paged" copy all beams' keys and
-    values at each step. Compiles as `generate` does, for each number of beams.
+    values at each step.
     """
     request = check(
         "beam_search",
@@ -122,11 +123,11 @@ def beam_search(
     beams, n_best = _check_numbers(request, beams, n_best, model.config.vocab_size)
     check_budgets("beam_search", request.plan)
     _check_goal(length_penalty, early_stopping, longest=int(request.plan.budget_B.max()))
-    dtype = jnp.promote_types(model.dtype, jnp.float32)
+    dtype, device = torch.promote_types(model.dtype, torch.float32), model.embed.device
     goal = Goal(
-        jnp.asarray(length_penalty, dtype),
-        jnp.asarray(early_stopping is True),
-        jnp.asarray(early_stopping == "never"),
+        torch.tensor(length_penalty, dtype=dtype, device=device),
+        torch.tensor(early_stopping is True, device=device),
+        torch.tensor(early_stopping == "never", device=device),
     )
     form = plan_cache(
         "beam_search",
@@ -138,25 +139,23 @@ def beam_search(
         page_size=page_size,
         options=layout_options,
     )
-    before = programs.PROGRAMS.traces
-    ids_BT, count_B, terms = device_arrays(request)
-    found, cache = programs.PROGRAMS.jitted(search)(
+    ids_BT, count_B, terms = device_arrays(request, device)
+    found, cache = search(
         params_of(model),
         ids_BT,
         count_B,
         terms,
         goal,
-        device_sources(request),
+        device_sources(request, device),
         config=model.config,
         form=form,
         beams=beams,
-        slots=_slots(request.plan),
+        slots=int(request.plan.budget_B.max()),
         rectangular=request.plan.rectangular,
     )
     caches.check(cache)
-    traced = programs.PROGRAMS.traces - before
     copied = None if cache.shared is None else int(cache.shared.copied)
-    return _collect(request, found, n_best, traced, copied)
+    return _collect(request, found, n_best, copied)
 
 
 def _check_numbers(request: Request, beams: int, n_best: int, vocabulary: int) -> tuple[int, int]:
@@ -193,19 +192,9 @@ def _check_goal(length_penalty: Any, early_stopping: Any, *, longest: int) -> No
         )
 
 
-def _slots(found: Plan) -> int:
-    """Return room for the longest budget; rounded up, so that few programs are compiled."""
-    slots = 16
-    while slots < found.budget_B.max():
-        slots *= 2
-    return slots
-
-
-def _collect(
-    request: Request, found: Beams, n_best: int, traced: int, copied: int | None
-) -> Searched:
+def _collect(request: Request, found: Beams, n_best: int, copied: int | None) -> Searched:
     plan, ends = request.plan, set(request.end_ids)
-    ended_BJS, length_BJ = np.asarray(found.ended_BJS), np.asarray(found.length_BJ)
+    ended_BJS, length_BJ = found.ended_BJS.cpu().numpy(), found.length_BJ.cpu().numpy()
     texts = [
         [text[:length].tolist() for text, length in zip(text_JS, length_J, strict=True)]
         for text_JS, length_J in zip(ended_BJS, length_BJ.tolist(), strict=True)
@@ -214,14 +203,12 @@ def _collect(
         row[:count].tolist() for row, count in zip(plan.ids_BT, plan.count_B.tolist(), strict=True)
     ]
     return Searched(
-        tokens=[
-            [prompt + text for text in row[:n_best]]
-            for prompt, row in zip(prompts, texts, strict=True)
-        ],
-        new_tokens=[row[:n_best] for row in texts],
-        score_BM=np.array(found.score_BJ)[:, :n_best],
+        tokens=[prompt + row[0] for prompt, row in zip(prompts, texts, strict=True)],
+        new_tokens=[row[0] for row in texts],
+        texts=[row[:n_best] for row in texts],
+        score_BM=found.score_BJ[:, :n_best].cpu().numpy().copy(),
         ended_B=np.array([sum(text[-1] in ends for text in row) for row in texts], np.int32),
-        forwarded_positions_B=np.array(found.forwarded_B),
-        compilations=traced,
+        forwarded_positions_B=found.forwarded_B.cpu().numpy().copy(),
+        compilations=None,
         copied_pages=copied,
     )
