@@ -12,8 +12,9 @@ from tests.repo.tree import ROOT, modules, plant
 NUMBER = re.compile(r"KV-\d\d")
 ROW = re.compile(r"^\| (KV-\d\d) \| (.*?) \| (.+?) \| `([^`]+)::([^`]+)` \|$")
 LINK = re.compile(r"\[[^]]+\]\(https://github\.com/[\w./-]+/(?:issues|pull)/\d+\)")
-# Kinds A and B (positions, masks), D and E (windows, buffers), G and H (pages, prefixes), J (beams),
-# K to N (rotary scalings, latents, weights, numbers), P (cross-attention), and the numbers of memory.
+# Kinds A and B (positions, masks), D and E (windows, buffers), G and H (pages, prefixes), J
+# (beams), K to N (rotary scalings, latents, weights, numbers), P (cross-attention), and the numbers
+# of memory.
 KINDS = (range(1, 9), range(11, 27), range(31, 43), range(47, 68), range(75, 77), range(80, 82))
 OWED = tuple(f"KV-{number:02}" for numbers in KINDS for number in numbers)
 TABLE = "docs/bug-reports.md"
