@@ -75,3 +75,8 @@ def tell(options: argparse.Namespace, outcome: Any, decode: Decode) -> dict[str,
     """
     facts = (group.tell(options, outcome, decode) for group in GROUPS)
     return {name: value for each in facts for name, value in each.items()}
+
+
+def rest(options: argparse.Namespace, outcome: Any, decode: Decode) -> list[str]:
+    """Return the lines to print after the first text, where an entry gives several; see `tell`."""
+    return [line for group in GROUPS for line in group.rest(options, outcome, decode)]

@@ -94,4 +94,12 @@ def _tell(options: argparse.Namespace, outcome: Any, decode: Decode) -> dict[str
     return {}
 
 
-GROUP = FlagGroup(_add, _read, _check, _entry, _tell)
+def _rest(options: argparse.Namespace, outcome: Any, decode: Decode) -> list[str]:
+    for name, mark in (("beams", "score"), ("samples", "seed")):
+        told = _tell(options, outcome, decode).get(name, ())
+        if told:
+            return [f"[{mark} {each[mark]}] {each['text']}" for each in told[1:]]
+    return []
+
+
+GROUP = FlagGroup(_add, _read, _check, _entry, _tell, _rest)

@@ -52,7 +52,12 @@ def test_beams_are_printed_with_ids_text_and_score(twin, run):
     assert report["ids"] == found.new_tokens[0] == found.texts[0][0]
     assert report["beams"][0]["text"] == report["text"]
     assert report["forwarded_positions"] == int(found.forwarded_positions_B[0])
-    assert " ".join(map(str, report["ids"])) in run(twin, *flags)[1]
+    _, printed, _ = run(twin, *flags)
+    second = report["beams"][1]
+    assert printed.splitlines() == [
+        f"3 1 4 {report['text']}",
+        f"[score {second['score']}] {second['text']}",
+    ]
 
 
 @twins
