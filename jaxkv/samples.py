@@ -32,7 +32,7 @@ class Sampled:
     Attributes:
         tokens: Prompt and new ids of each row's first sample.
         new_tokens: New ids of it; an end token that stopped it is its last.
-        texts: New ids of each of a row's samples.
+        samples: New ids of each of a row's samples.
         seed_BM: uint32, of each sample: `generate` with it draws the same text.
         forwarded_positions_B: int32, positions of each row that went through the model: the prompt
             once, and of each sample its new tokens but the last.
@@ -45,7 +45,7 @@ class Sampled:
 
     tokens: list[list[int]]
     new_tokens: list[list[int]]
-    texts: list[list[list[int]]]
+    samples: list[list[list[int]]]
     seed_BM: np.ndarray
     forwarded_positions_B: np.ndarray
     compilations: int | None
@@ -272,7 +272,7 @@ def _collect(
     return Sampled(
         tokens=[rows[group][0].tolist() for group in groups],
         new_tokens=[new[group][0] for group in groups],
-        texts=[new[group] for group in groups],
+        samples=[new[group] for group in groups],
         seed_BM=seed_BM,
         forwarded_positions_B=request.plan.count_B + forwarded_BM.sum(1, dtype=np.int32),
         compilations=traced,

@@ -30,7 +30,7 @@ class Searched:
     Attributes:
         tokens: Prompt and new ids of each row's best text.
         new_tokens: New ids of it; an end token that stopped it is its last.
-        texts: New ids of each row's `n_best` texts, the best first.
+        best: New ids of each row's `n_best` texts, the best first.
         score_BM: Of each text, the sum of its new tokens' natural log-probabilities over their
             number to the power of `length_penalty`; transformers' `sequences_scores`.
         ended_B: int32, how many of a row's `beams` best texts end with an end token.
@@ -42,7 +42,7 @@ class Searched:
 
     tokens: list[list[int]]
     new_tokens: list[list[int]]
-    texts: list[list[list[int]]]
+    best: list[list[list[int]]]
     score_BM: np.ndarray
     ended_B: np.ndarray
     forwarded_positions_B: np.ndarray
@@ -218,7 +218,7 @@ def _collect(
     return Searched(
         tokens=[prompt + row[0] for prompt, row in zip(prompts, texts, strict=True)],
         new_tokens=[row[0] for row in texts],
-        texts=[row[:n_best] for row in texts],
+        best=[row[:n_best] for row in texts],
         score_BM=np.array(found.score_BJ)[:, :n_best],
         ended_B=np.array([sum(text[-1] in ends for text in row) for row in texts], np.int32),
         forwarded_positions_B=np.array(found.forwarded_B),

@@ -29,7 +29,7 @@ class Searched:
     Attributes:
         tokens: Prompt and new ids of each row's best text.
         new_tokens: New ids of it; an end token that stopped it is its last.
-        texts: New ids of each row's `n_best` texts, the best first.
+        best: New ids of each row's `n_best` texts, the best first.
         score_BM: Of each text, the sum of its new tokens' natural log-probabilities over their
             number to the power of `length_penalty`; transformers' `sequences_scores`.
         ended_B: int32, how many of a row's `beams` best texts end with an end token.
@@ -41,7 +41,7 @@ class Searched:
 
     tokens: list[list[int]]
     new_tokens: list[list[int]]
-    texts: list[list[list[int]]]
+    best: list[list[list[int]]]
     score_BM: np.ndarray
     ended_B: np.ndarray
     forwarded_positions_B: np.ndarray
@@ -205,7 +205,7 @@ def _collect(request: Request, found: Beams, n_best: int, copied: int | None) ->
     return Searched(
         tokens=[prompt + row[0] for prompt, row in zip(prompts, texts, strict=True)],
         new_tokens=[row[0] for row in texts],
-        texts=[row[:n_best] for row in texts],
+        best=[row[:n_best] for row in texts],
         score_BM=found.score_BJ[:, :n_best].cpu().numpy().copy(),
         ended_B=np.array([sum(text[-1] in ends for text in row) for row in texts], np.int32),
         forwarded_positions_B=found.forwarded_B.cpu().numpy().copy(),

@@ -84,11 +84,11 @@ def _entry(options: argparse.Namespace) -> str | None:
 
 def _tell(options: argparse.Namespace, outcome: Any, decode: Decode) -> dict[str, Any]:
     if options.beams is not None:
-        each = zip(outcome.texts[0], outcome.score_BM[0].tolist(), strict=True)
+        each = zip(outcome.best[0], outcome.score_BM[0].tolist(), strict=True)
         beams = [{"ids": ids, "text": decode(ids), "score": score} for ids, score in each]
         return {"beams": beams}
     if options.samples is not None:
-        each = zip(outcome.texts[0], outcome.seed_BM[0].tolist(), strict=True)
+        each = zip(outcome.samples[0], outcome.seed_BM[0].tolist(), strict=True)
         samples = [{"ids": ids, "text": decode(ids), "seed": seed} for ids, seed in each]
         return {"samples": samples}
     return {}

@@ -47,9 +47,9 @@ def test_beams_are_printed_with_ids_text_and_score(twin, run):
     )
     report = json.loads(out)
     assert code == 0
-    assert [beam["ids"] for beam in report["beams"]] == found.texts[0]
+    assert [beam["ids"] for beam in report["beams"]] == found.best[0]
     assert [beam["score"] for beam in report["beams"]] == found.score_BM[0].tolist()
-    assert report["ids"] == found.new_tokens[0] == found.texts[0][0]
+    assert report["ids"] == found.new_tokens[0] == found.best[0][0]
     assert report["beams"][0]["text"] == report["text"]
     assert report["forwarded_positions"] == int(found.forwarded_positions_B[0])
     _, printed, _ = run(twin, *flags)
@@ -70,7 +70,7 @@ def test_samples_are_printed_with_ids_text_and_seed(twin, run):
     )
     report = json.loads(out)
     assert code == 0
-    assert [each["ids"] for each in report["samples"]] == drawn.texts[0]
+    assert [each["ids"] for each in report["samples"]] == drawn.samples[0]
     assert [each["seed"] for each in report["samples"]] == [5, 6, 7]
     assert report["forwarded_positions"] == 3 + 3 * 5
 

@@ -50,9 +50,9 @@ def test_each_sample_is_the_text_of_its_own_seed(twin, layout):
 
     assert found.seed_BM.tolist() == [[7, 8, 9], [2**32 - 1, 0, 1]]
     solo = alone(twin, found.seed_BM, layout=layout)
-    assert [text for row in found.texts for text in row] == solo.new_tokens
+    assert [text for row in found.samples for text in row] == solo.new_tokens
     assert found.tokens == [solo.tokens[0], solo.tokens[SAMPLES]]
-    assert len({tuple(text) for row in found.texts for text in row}) == 2 * SAMPLES
+    assert len({tuple(text) for row in found.samples for text in row}) == 2 * SAMPLES
 
 
 @twins
@@ -78,16 +78,16 @@ def test_samples_share_the_prompts_pages_and_copy_the_last_one_once_a_writer(twi
 @twins
 def test_each_sample_stops_by_itself(twin):
     whole = drawn(twin)
-    ends = [whole.texts[0][0][2], whole.texts[1][1][4]]
+    ends = [whole.samples[0][0][2], whole.samples[1][1][4]]
     found = drawn(twin, end_ids=ends)
 
     solo = alone(twin, found.seed_BM, end_ids=ends)
-    assert [text for row in found.texts for text in row] == solo.new_tokens
-    assert len(found.texts[0][0]) == 3
-    assert any(len(text) == NEW for row in found.texts for text in row)
+    assert [text for row in found.samples for text in row] == solo.new_tokens
+    assert len(found.samples[0][0]) == 3
+    assert any(len(text) == NEW for row in found.samples for text in row)
     assert found.forwarded_positions_B.tolist() == [
         count + sum(len(text) - 1 for text in row)
-        for count, row in zip((6, 2), found.texts, strict=True)
+        for count, row in zip((6, 2), found.samples, strict=True)
     ]
 
 
@@ -96,8 +96,8 @@ def test_seeds_may_be_named_one_a_sample(twin):
     found = drawn(twin, seeds=[[3, 5, 3], [9, 8, 7]])
 
     solo = alone(twin, np.array([3, 5, 3, 9, 8, 7]))
-    assert [text for row in found.texts for text in row] == solo.new_tokens
-    assert found.texts[0][0] == found.texts[0][2]
+    assert [text for row in found.samples for text in row] == solo.new_tokens
+    assert found.samples[0][0] == found.samples[0][2]
 
 
 @twins
@@ -106,8 +106,8 @@ def test_one_seed_for_all_gives_samples_that_differ(twin):
     found, again = (drawn(twin, seeds=7) for _ in range(2))
 
     assert found.seed_BM.tolist() == [[7, 8, 9]] * 2
-    assert found.texts == again.texts
-    assert len({tuple(text) for text in found.texts[0]}) == SAMPLES
+    assert found.samples == again.samples
+    assert len({tuple(text) for text in found.samples[0]}) == SAMPLES
 
 
 @twins
@@ -115,8 +115,8 @@ def test_samples_do_not_depend_on_their_neighbours(twin):
     found = drawn(twin)
     other = drawn(twin, [RAGGED[0], [9, 9, 9]], temperature=[HEAT, 0.0], top_k=[97, 5])
 
-    assert other.texts[0] == found.texts[0]
-    assert other.texts[1] == [other.texts[1][0]] * SAMPLES  # greedy
+    assert other.samples[0] == found.samples[0]
+    assert other.samples[1] == [other.samples[1][0]] * SAMPLES  # greedy
 
 
 @twins

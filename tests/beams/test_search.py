@@ -85,7 +85,7 @@ def right(row: int, layout: str, penalty: float = 1.0, early: Any = False) -> li
 
 def assert_found(found: Any, rows: list[list], what: str = "scores") -> None:
     """Compare texts, scores and how many have ended with those by hand, row by row."""
-    assert found.texts == [[text for _, text in row] for row in rows]
+    assert found.best == [[text for _, text in row] for row in rows]
     scores = np.array([[score for score, _ in row] for row in rows])
     assert_agree(found.score_BM[None], scores[None], semantic(rtol=1e-10), name=what)
 
@@ -161,7 +161,7 @@ def test_one_beam_finds_the_greedy_text(twin):
         found = search(twin, RAGGED, beams=1, end_ids=ends, early_stopping=True)
 
         assert found.tokens == greedy.tokens
-        assert [row[0] for row in found.texts] == greedy.new_tokens
+        assert [row[0] for row in found.best] == greedy.new_tokens
         means = np.array([[x.mean(dtype=float)] for x in greedy.logprobs])
         # They are float32.
         assert_agree(found.score_BM[None], means[None], semantic(rtol=1e-5), name="scores")
@@ -175,9 +175,9 @@ def test_a_row_finds_what_it_finds_beside_others_and_each_by_its_own_budget(twin
     turned = search(twin, RAGGED[::-1], max_new_tokens=[3, NEW])
     other = search(twin, [RAGGED[0], [8, 8, 8]], max_new_tokens=[NEW, 1])
 
-    assert both.texts == turned.texts[::-1]
-    assert both.texts[0] == other.texts[0]
-    assert [len(text) for text in other.texts[1]] == [1, 1, 1]
+    assert both.best == turned.best[::-1]
+    assert both.best[0] == other.best[0]
+    assert [len(text) for text in other.best[1]] == [1, 1, 1]
     for name, ours, theirs in (
         ("turned", both.score_BM, turned.score_BM[::-1]),
         ("beside another", both.score_BM[:1], other.score_BM[:1]),

@@ -41,7 +41,7 @@ def test_texts_and_scores_are_those_of_transformers(name, twin, model_of):
         )
 
         texts, score_BJ = theirs(name, penalty, early)
-        assert found.texts == texts, (penalty, early)
+        assert found.best == texts, (penalty, early)
         label = f"scores at {penalty}, {early}"
         # Sums of a few log-probabilities, each within 1e-10 of theirs.
         assert_agree(found.score_BM[None], score_BJ[None], semantic(rtol=1e-9), name=label)
