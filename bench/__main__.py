@@ -18,6 +18,7 @@ BENCHES = (
     "prefix",
     "reuse",
     "scores",
+    "speculative",
     "startup",
     "sweep",
     "writes",
