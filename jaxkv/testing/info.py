@@ -133,6 +133,9 @@ def _absent(config: ModelConfig, layout: str) -> dict[str, str]:
         absent["rope"] = "positions are learned, so a shift reads another part of their table"
     elif config.follows_length:
         absent["rope"] = "rotary speeds follow the length, so a shift past a length changes them"
+    if config.follows_length:
+        why = "rotary speeds follow the length, so that drafts are verified at other speeds"
+        absent["speculate"] = why
     if all(a.groups == 1 for a in attentions):
         absent["gqa"] = "every query head has a key/value head of its own already"
     if any(a.latent is not None for a in attentions):
