@@ -3,6 +3,8 @@
 import argparse
 import json
 from dataclasses import replace
+from functools import partial
+from importlib import import_module
 
 import pytest
 
@@ -69,8 +71,6 @@ def test_experts_count_as_many_as_were_chosen():
 
 @pytest.mark.parametrize("twin", TWINS)
 def test_the_experts_that_a_step_chose_are_counted(twin):
-    from importlib import import_module
-
     route = import_module(f"{twin}.experts").route
 
     alone = families.Decoder(twin, MIXTRAL, batch=1, held=HELD)
@@ -83,6 +83,7 @@ def test_the_experts_that_a_step_chose_are_counted(twin):
 def test_a_run_gives_a_time_a_byte_of_each_and_llamas_over_it(tmp_path, monkeypatch, capsys):
     tiny = {"llama": CONFIGS["llama"], "mixtral": MIXTRAL}
     monkeypatch.setattr(families, "shape_of", lambda family, *, batch: tiny[family])
+    monkeypatch.setattr(families, "Decoder", partial(families.Decoder, held=HELD))
     path = tmp_path / "rows.json"
     options = argparse.Namespace(
         cases=["b8"], families=["mixtral"], twin="torchkv", quick=True, json=path, html=None
