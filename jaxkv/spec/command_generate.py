@@ -145,6 +145,8 @@ def run(options: argparse.Namespace, prepare: Prepare) -> None:
     is_answer = options.chat or checkpoint.config.encoder is not None
     gap = "\n" if is_answer else " " if checkpoint.tokenizer_data is None else ""
     shown = terminal.show_stream(start, options.prompt + gap, tokenizer.decode)
+    for line in flag_groups.rest(options, outcomes[0], tokenizer.decode) if outcomes else ():
+        print(line)
     if options.save_cache is not None:
         engine.save(options.save_cache, outcomes[0])
     terminal.show_note(shown)

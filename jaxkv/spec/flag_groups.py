@@ -3,7 +3,13 @@
 import argparse
 from typing import Any
 
-from jaxkv.spec import command_cache, flags_cache, flags_request, flags_sampling
+from jaxkv.spec import (
+    command_cache,
+    flags_branches,
+    flags_cache,
+    flags_request,
+    flags_sampling,
+)
 from jaxkv.spec.errors import RequestError
 from jaxkv.spec.flag_group import Decode
 
@@ -11,6 +17,7 @@ from jaxkv.spec.flag_group import Decode
 GROUPS = (
     flags_request.GROUP,
     flags_sampling.GROUP,
+    flags_branches.GROUP,
     flags_cache.GROUP,
     command_cache.GROUP,
 )
@@ -68,3 +75,8 @@ def tell(options: argparse.Namespace, outcome: Any, decode: Decode) -> dict[str,
     """
     facts = (group.tell(options, outcome, decode) for group in GROUPS)
     return {name: value for each in facts for name, value in each.items()}
+
+
+def rest(options: argparse.Namespace, outcome: Any, decode: Decode) -> list[str]:
+    """Return the lines to print after the first text, where an entry gives several; see `tell`."""
+    return [line for group in GROUPS for line in group.rest(options, outcome, decode)]

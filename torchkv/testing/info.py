@@ -96,7 +96,8 @@ def describe(
     """Return what a subject on a layout offers, and why it does not offer the rest."""
     config = model.config
     absent = _absent(config, layout) | _changed(config, layout, options or {})
-    extra = {"rope", "gqa", "mla", "paged", "quant", "cross", "prefix"} - absent.keys()
+    extra = {"rope", "gqa", "mla", "paged", "quant", "quant_invariant", "cross", "prefix"}
+    extra -= absent.keys()
     return SubjectInfo(
         name=name,
         framework="torch",
@@ -153,14 +154,18 @@ def _changed(config: ModelConfig, layout: str, options: Mapping[str, Any]) -> di
     ring = "what a long rollback needs is no longer there as it was"
     if layout == "quantized":
         absent = {"layouts": "its layout is what it tests; variant 'exact' is another function"}
-        if options.get("bits", 4) in (2, 4) or any(x.attention.window for x in config.layers):
+        if any(x.attention.window for x in config.layers):
             absent["rollback"] = ring
         if options.get("order") == "kivi":
             why = "order=kivi reads a step's own tokens as they are and earlier ones from codes"
             absent["chunk"] = f"{why}, so that what a text gives depends on how it was cut"
             absent["rollback"] = f"{why}, so that going back and on is another cut of the text"
+            absent["quant_invariant"] = why
+        else:
+            absent["pos.shift"] = "keys are rounded as they stand rotated: a shift rounds others"
         return absent
-    absent = {"quant": f"the {layout} layout has no codes; layout=quantized has"}
+    none = f"the {layout} layout has no codes; layout=quantized has"
+    absent = {"quant": none, "quant_invariant": none}
     if not layout.startswith("sinks"):
         return absent
     policy = "its policy drops tokens, by itself and by their places: it is no full attention"
