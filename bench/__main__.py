@@ -9,6 +9,7 @@ from jaxkv.spec.errors import JaxkvError
 BENCHES = (
     "capacity",
     "decode",
+    "families",
     "fragmentation",
     "gpu",
     "layouts",
