@@ -7,6 +7,7 @@ from jaxkv.spec import (
     command_cache,
     flags_branches,
     flags_cache,
+    flags_drafts,
     flags_request,
     flags_sampling,
 )
@@ -18,6 +19,7 @@ GROUPS = (
     flags_request.GROUP,
     flags_sampling.GROUP,
     flags_branches.GROUP,
+    flags_drafts.GROUP,
     flags_cache.GROUP,
     command_cache.GROUP,
 )

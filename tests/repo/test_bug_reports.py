@@ -12,9 +12,9 @@ from tests.repo.tree import ROOT, modules, plant
 NUMBER = re.compile(r"KV-\d\d")
 ROW = re.compile(r"^\| (KV-\d\d) \| (.*?) \| (.+?) \| `([^`]+)::([^`]+)` \|$")
 LINK = re.compile(r"\[[^]]+\]\(https://github\.com/[\w./-]+/(?:issues|pull)/\d+\)")
-# Kinds A and B (positions, masks), D and E (windows, buffers), G to N (pages, prefixes, codes,
+# Kinds A and B (positions, masks), D to N (windows, buffers, speculation, pages, prefixes, codes,
 # beams, rotary scalings, latents, weights, numbers), P (cross-attention), and memory's numbers.
-KINDS = (range(1, 9), range(11, 27), range(31, 68), range(75, 77), range(80, 82))
+KINDS = (range(1, 9), range(11, 68), range(75, 77), range(80, 82))
 OWED = tuple(f"KV-{number:02}" for numbers in KINDS for number in numbers)
 TABLE = "docs/bug-reports.md"
 TEST_A = 'def test_a():\n    """KV-01: short."""\n'
