@@ -121,7 +121,8 @@ def generate(
         CapacityError: The request does not fit; see `plan`.
         ShapeError: The prompts or the cache do not fit the model.
 
-    Cost: compiles once for each bucket of prompt width and text length, counted in `compilations`.
+    Cost: compiles once (with `stop` twice) for each bucket of prompt width and text length, counted
+        in `compilations`.
     """
     _check_uncached(cached=cached, cache=cache, keep_cache=keep_cache, stop=stop)
     check_store(
@@ -223,8 +224,9 @@ def _run(
 ) -> tuple[Text, Cache | None]:
     found = request.plan
     if watch.stops is not None and cache is not None:
-        carried = {"logprobs": logprobs, "top": top}
-        text, cache = run_until(model, request, cache, watch, clean=clean, own=donate, **carried)
+        ready = (cache, donate)
+        carried = {"clean": clean, "logprobs": logprobs, "top": top}
+        text, cache = run_until(model, request, lambda: ready, watch, **carried)
         return text, take_back(cache, text, jnp.asarray(found.held_B)) if kept else None
     text, cache = programs.PROGRAMS.jitted(run, donate=("cache",) if donate else ())(
         params_of(model),

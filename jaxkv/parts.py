@@ -96,11 +96,10 @@ def parts(
 def run_until(
     model: Decoder,
     request: Request,
-    cache: Cache,
+    open_cache: Callable[[], tuple[Cache, bool]],
     watch: Watch,
     *,
     clean: bool,
-    own: bool,
     logprobs: bool,
     top: int,
 ) -> tuple[Text, Cache]:
@@ -109,10 +108,9 @@ def run_until(
     Args:
         model: The decoder.
         request: What is asked of it, with a budget.
-        cache: With room for it.
+        open_cache: See `parts`.
         watch: Has seen the whole texts afterwards.
         clean: Whether the cache's unused slots hold finite numbers.
-        own: Whether the cache's buffers may be reused.
         logprobs: Whether the texts carry them.
         top: Of how many of the likeliest tokens too.
     """
@@ -120,7 +118,7 @@ def run_until(
     each = parts(
         model,
         request,
-        lambda: (cache, own),
+        open_cache,
         clean=clean,
         steps=STEPS,
         chunk=request.plan.ids_BT.shape[1],

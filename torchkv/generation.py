@@ -217,8 +217,9 @@ def _run(
 ) -> tuple[Text, Cache | None]:
     found = request.plan
     if watch.stops is not None and cache is not None:
-        carried = {"logprobs": logprobs, "top": top}
-        text, cache = run_until(model, request, cache, watch, clean=clean, **carried)
+        ready = cache
+        carried = {"clean": clean, "logprobs": logprobs, "top": top}
+        text, cache = run_until(model, request, lambda: ready, watch, **carried)
         held_B = torch.tensor(found.held_B, device=text.length_B.device)
         return text, take_back(cache, text, held_B) if kept else None
     text, cache = run(

@@ -93,7 +93,7 @@ def parts(
 def run_until(
     model: Decoder,
     request: Request,
-    cache: Cache,
+    open_cache: Callable[[], Cache],
     watch: Watch,
     *,
     clean: bool,
@@ -105,7 +105,7 @@ def run_until(
     Args:
         model: The decoder.
         request: What is asked of it, with a budget.
-        cache: Consumed. With room for it.
+        open_cache: See `parts`.
         watch: Has seen the whole texts afterwards.
         clean: Whether the cache's unused slots hold finite numbers.
         logprobs: Whether the texts carry them.
@@ -115,7 +115,7 @@ def run_until(
     each = parts(
         model,
         request,
-        lambda: cache,
+        open_cache,
         clean=clean,
         steps=STEPS,
         chunk=request.plan.ids_BT.shape[1],

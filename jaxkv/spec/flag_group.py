@@ -1,11 +1,11 @@
 """A group of flags of the command `generate`: a file of its own, one place in flag_groups.py."""
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-Decode = Callable[[Sequence[int]], str]
+from jaxkv.spec.stop import Decode
 
 
 def _nothing(*_: Any) -> None:
@@ -28,6 +28,8 @@ class FlagGroup:
             opened.
         entry: From the options, the name of the entry function that they ask for, a key of
             `ENTRIES` in the twins' cli.py; None where they ask for none.
+        plain: From the options, a flag of this group that was given and that no other entry than
+            `generate` takes; None for none.
         tell: From the options, what the entry returned and ids -> text: the fields that `--json`
             adds.
     """
@@ -36,6 +38,7 @@ class FlagGroup:
     read: Callable[[argparse.Namespace], dict[str, Any]] = _no_facts
     check: Callable[[argparse.Namespace], None] = _nothing
     entry: Callable[[argparse.Namespace], str | None] = _nothing
+    plain: Callable[[argparse.Namespace], str | None] = _nothing
     tell: Callable[[argparse.Namespace, Any, Decode], dict[str, Any]] = _no_facts
 
 

@@ -34,7 +34,7 @@ class Stops:
     does not depend on how many tokens come at a time.
 
     Attributes:
-        strings: At least one, none empty.
+        strings: None of them empty; without one, only characters wait for their bytes.
         decode: Ids -> text; more ids only ever append to it, but for a character whose bytes are
             not all there yet.
     """
@@ -65,7 +65,7 @@ class Stops:
 
     def _held(self, text: str) -> int:
         """Return how many last characters could be the beginning of a stop string."""
-        longest = min(len(text), max(map(len, self.strings)) - 1)
+        longest = min(len(text), max(map(len, self.strings), default=1) - 1)
         ends = (size for size in range(longest, 0, -1) if self._can_end(text[-size:]))
         return next(ends, 0)
 

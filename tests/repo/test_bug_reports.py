@@ -13,8 +13,8 @@ NUMBER = re.compile(r"KV-\d\d")
 ROW = re.compile(r"^\| (KV-\d\d) \| (.*?) \| (.+?) \| `([^`]+)::([^`]+)` \|$")
 LINK = re.compile(r"\[[^]]+\]\(https://github\.com/[\w./-]+/(?:issues|pull)/\d+\)")
 # Kinds A and B (positions, masks), D and E (windows, buffers), G and H (pages, prefixes),
-# L (latents), P (cross-attention), and the numbers of memory.
-KINDS = (range(1, 9), range(11, 27), range(31, 43), range(54, 56), range(75, 77), range(80, 82))
+# L (latents), O (samplers, stopping, limits), P (cross-attention), and the numbers of memory.
+KINDS = (range(1, 9), range(11, 27), range(31, 43), range(54, 56), range(68, 77), range(80, 82))
 OWED = tuple(f"KV-{number:02}" for numbers in KINDS for number in numbers)
 TABLE = "docs/bug-reports.md"
 TEST_A = 'def test_a():\n    """KV-01: short."""\n'
