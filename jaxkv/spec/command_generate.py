@@ -150,7 +150,7 @@ def run(options: argparse.Namespace, prepare: Prepare) -> None:
         return engine.stream(prompt_ids, options.max_new_tokens, progress)
 
     def decode(ids: Sequence[int]) -> str:
-        texts = outcomes[0].texts if outcomes else None
+        texts = outcomes[0].texts if outcomes and options.stop else None
         return tokenizer.decode(ids) if texts is None else texts[0]
 
     # Text runs on; an answer and bare ids stand apart from what was asked.

@@ -15,6 +15,7 @@ C = TypeVar("C")
 
 ACTIVATIONS: dict[str, Activation] = {
     "gelu": "gelu",
+    "gelu_fast": "gelu_tanh",
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
     "relu": "relu",
@@ -34,7 +35,11 @@ _TRAINING = "training only"
 _CALLER = "what to return is the caller's choice"
 _GENERATION = "an old place of generation settings, which the caller gives"
 _LABELS = "labels of a classifier"
+_BACKEND = "how attention is computed is the caller's choice"
+_TUNER = "which program prepared it"
 COMMON_IGNORED = {
+    "_attn_implementation": _BACKEND,
+    "_attn_implementation_autoset": _BACKEND,
     "_name_or_path": "where it came from",
     "architectures": "the names of the tensors tell",
     "bos_token_id": "the tokenizer adds it, or nobody",
@@ -61,7 +66,10 @@ COMMON_IGNORED = {
     "top_k": _GENERATION,
     "top_p": _GENERATION,
     "torch_dtype": "the tensors tell",
+    "transformers.js_config": "settings of another runtime",
     "transformers_version": "which library wrote it",
+    "unsloth_fixed": _TUNER,
+    "unsloth_version": _TUNER,
     "use_cache": "the caller's choice",
 }
 """Key that any family may have -> why it changes nothing here."""

@@ -1,4 +1,4 @@
-"""Rotary frequencies, scaled and partial, and the tanh GELU: twins, numpy decoder, known numbers.
+"""Rotary frequencies, scaled and partial, and activations: twins, numpy decoder, known numbers.
 
 Covers KV-49 (factor out of the config), KV-51 (partial rotary), KV-53 (angles not in bfloat16).
 """
@@ -12,6 +12,7 @@ import pytest
 from crosscheck.decoder import _gelu_tanh
 from crosscheck.decoder_rope import rotate
 from jaxkv.spec.config import Llama3Scaling, Rope
+from jaxkv.spec.config_json import ACTIVATIONS
 from tests.tiny import TWINS
 
 SCALING = Llama3Scaling(8.0, 1.0, 4.0, 64)
@@ -49,7 +50,7 @@ def table(twin, position, *, dtype="float64", theta, rotary_dim, scaling=None):
 
 @pytest.mark.parametrize("twin", TWINS)
 def test_scaled_frequencies_are_the_known_ones(twin):
-    frequency_R, length_B = arrays_of(twin, 1e4 ** (-np.arange(4) / 4), np.int32([256]))
+    frequency_R, length_B = arrays_of(twin, 1e4 ** (-np.arange(4) / 4), np.asarray([256], np.int32))
 
     scaled_R = ops_of(twin).scale_frequencies(frequency_R, length_B, rope=Rope(1e4, 8, SCALING))
 
@@ -86,7 +87,7 @@ def test_partial_rotary_turns_pairs_of_the_rotary_width_and_leaves_the_rest(twin
     """KV-51."""
     x_BTNH = np.random.default_rng(1).standard_normal((1, 64, 1, 16))
     at_BT, length_B, x = arrays_of(
-        twin, np.arange(64, dtype=np.int32)[None], np.int32([64]), x_BTNH
+        twin, np.arange(64, dtype=np.int32)[None], np.asarray([64], np.int32), x_BTNH
     )
     ops, rope, dtype = ops_of(twin), Rope(50.0, 4), dtype_of(twin, "float64")
 
@@ -126,3 +127,18 @@ def test_gelu_tanh_agrees_with_the_numpy_decoder_and_is_not_the_exact_one(twin):
     by_hand = 0.5 * (1 + math.tanh(math.sqrt(2 / math.pi) * 1.044715))
     assert near[56] == pytest.approx(by_hand, rel=1e-12)
     assert 1e-5 < np.abs(near - exact).max() < 1e-3
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+@pytest.mark.parametrize("twin", TWINS)
+def test_an_activation_by_each_of_its_names_is_that_of_transformers(twin, name):
+    import torch
+    from transformers.activations import ACT2FN
+
+    x = np.linspace(-6, 6, 97)
+
+    (given,) = arrays_of(twin, x)
+    got = np.asarray(ops_of(twin).ACTIVATIONS[ACTIVATIONS[name]](given))
+
+    # gelu_fast has its constant in ten digits there.
+    np.testing.assert_allclose(got, ACT2FN[name](torch.from_numpy(x)).numpy(), rtol=0, atol=1e-10)

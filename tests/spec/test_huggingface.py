@@ -284,8 +284,8 @@ REFUSED = [
     ),
     (
         {"hidden_act": "mish"},
-        "config.json: hidden_act is 'mish', expected one of gelu, gelu_new, gelu_pytorch_tanh, "
-        f"relu, silu, swish. {OTHER}",
+        "config.json: hidden_act is 'mish', expected one of gelu, gelu_fast, gelu_new, "
+        f"gelu_pytorch_tanh, relu, silu, swish. {OTHER}",
     ),
     (
         {"num_attention_heads": "6"},

@@ -50,8 +50,10 @@ HUGGINGFACE_READ = {
 }
 HUGGINGFACE_IGNORED = COMMON_IGNORED | {
     "attention_dropout": "training only",
+    "attention_probs_dropout_prob": "training only",
     "classifier_dropout": "of a classifier",
     "hidden_dropout": "training only",
+    "hidden_dropout_prob": "training only",
     "is_decoder": "the family's attention is causal either way",
 }
 HUGGINGFACE_NEUTRAL = {

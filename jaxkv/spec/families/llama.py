@@ -25,9 +25,10 @@ HUGGINGFACE_PREFIX = llama_json.PREFIX
 HUGGINGFACE_IGNORED_TENSORS = llama_json.IGNORED_TENSORS
 HUGGINGFACE_READ = llama_json.READ | {"attention_bias", "head_dim", "mlp_bias"}
 HUGGINGFACE_IGNORED = llama_json.IGNORED | {
-    "pretraining_tp": "in which slices the same products are computed"
+    "is_llama_config": "a mark of the program that trained it",
+    "pretraining_tp": "in which slices the same products are computed",
 }
-HUGGINGFACE_NEUTRAL = COMMON_NEUTRAL
+HUGGINGFACE_NEUTRAL = COMMON_NEUTRAL | {"rope_interleaved": False}
 
 places_from_huggingface = llama_json.places
 

@@ -35,7 +35,13 @@ HUGGINGFACE_IGNORED = llama_json.IGNORED | {
     "embd_pdrop": "training only",
     "resid_pdrop": "training only",
 }
-HUGGINGFACE_NEUTRAL = COMMON_NEUTRAL | {"attention_bias": False}
+HUGGINGFACE_NEUTRAL = COMMON_NEUTRAL | {
+    "attention_bias": False,
+    "full_attn_mod": 1,
+    "interpolate_factor": 1,
+    "lm_head_bias": False,
+    "mlp_bias": False,
+}
 
 
 def places_from_huggingface(config: ModelConfig) -> dict[str, Place]:

@@ -24,7 +24,7 @@ WINDOW_KEYS = {"layer_types", "max_window_layers", "sliding_window", "use_slidin
 """Keys that `windows` reads."""
 HUGGINGFACE_READ = llama_json.READ | {"head_dim"} | WINDOW_KEYS
 HUGGINGFACE_IGNORED = llama_json.IGNORED
-HUGGINGFACE_NEUTRAL = COMMON_NEUTRAL
+HUGGINGFACE_NEUTRAL = COMMON_NEUTRAL | {"use_mrope": False}
 
 places_from_huggingface = llama_json.places
 places_from_gguf = llama_gguf.places
