@@ -16,7 +16,11 @@ if TYPE_CHECKING:
     from jaxkv.spec.identity import Identity
 
 # Where the functions are that flags can ask for, by the names that a group of flags gives them.
-ENTRIES = {"generate": "jaxkv.generation"}
+ENTRIES = {
+    "generate": "jaxkv.generation",
+    "beam_search": "jaxkv.searching",
+    "sample_many": "jaxkv.samples",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -16,7 +16,11 @@ if TYPE_CHECKING:
     from torchkv.model import Decoder
 
 # Where the functions are that flags can ask for, by the names that a group of flags gives them.
-ENTRIES = {"generate": "torchkv.generation"}
+ENTRIES = {
+    "generate": "torchkv.generation",
+    "beam_search": "torchkv.searching",
+    "sample_many": "torchkv.samples",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

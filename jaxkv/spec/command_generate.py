@@ -159,6 +159,8 @@ def run(options: argparse.Namespace, prepare: Prepare) -> None:
     # A stream's own stop strings cut ids; here the text is cut, to the letter.
     strings = tuple(options.stop or ())
     shown = terminal.show_stream(start, options.prompt + gap, decode, strings)
+    for line in flag_groups.rest(options, outcomes[0], tokenizer.decode) if outcomes else ():
+        print(line)
     if options.save_cache is not None:
         engine.save(options.save_cache, outcomes[0])
     terminal.show_note(shown)

@@ -16,6 +16,10 @@ def _no_facts(*_: Any) -> dict[str, Any]:
     return {}
 
 
+def _no_lines(*_: Any) -> list[str]:
+    return []
+
+
 @dataclass(frozen=True)
 class FlagGroup:
     """What a group of flags adds to the command.
@@ -32,6 +36,7 @@ class FlagGroup:
             `generate` takes; None for none.
         tell: From the options, what the entry returned and ids -> text: the fields that `--json`
             adds.
+        rest: From the same, the lines to print after the first text, where there are more texts.
     """
 
     add: Callable[[argparse.ArgumentParser], None]
@@ -40,6 +45,7 @@ class FlagGroup:
     entry: Callable[[argparse.Namespace], str | None] = _nothing
     plain: Callable[[argparse.Namespace], str | None] = _nothing
     tell: Callable[[argparse.Namespace, Any, Decode], dict[str, Any]] = _no_facts
+    rest: Callable[[argparse.Namespace, Any, Decode], list[str]] = _no_lines
 
 
 def given(options: argparse.Namespace, defaults: Mapping[str, Any]) -> dict[str, Any]:

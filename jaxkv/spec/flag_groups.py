@@ -5,6 +5,7 @@ from typing import Any
 
 from jaxkv.spec import (
     command_cache,
+    flags_branches,
     flags_cache,
     flags_ending,
     flags_logprobs,
@@ -22,6 +23,7 @@ GROUPS = (
     flags_processors.GROUP,
     flags_ending.GROUP,
     flags_logprobs.GROUP,
+    flags_branches.GROUP,
     flags_cache.GROUP,
     command_cache.GROUP,
 )
@@ -85,3 +87,8 @@ def tell(options: argparse.Namespace, outcome: Any, decode: Decode) -> dict[str,
     """
     facts = (group.tell(options, outcome, decode) for group in GROUPS)
     return {name: value for each in facts for name, value in each.items()}
+
+
+def rest(options: argparse.Namespace, outcome: Any, decode: Decode) -> list[str]:
+    """Return the lines to print after the first text, where an entry gives several; see `tell`."""
+    return [line for group in GROUPS for line in group.rest(options, outcome, decode)]

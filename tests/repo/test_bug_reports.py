@@ -12,10 +12,10 @@ from tests.repo.tree import ROOT, modules, plant
 NUMBER = re.compile(r"KV-\d\d")
 ROW = re.compile(r"^\| (KV-\d\d) \| (.*?) \| (.+?) \| `([^`]+)::([^`]+)` \|$")
 LINK = re.compile(r"\[[^]]+\]\(https://github\.com/[\w./-]+/(?:issues|pull)/\d+\)")
-# Kinds A and B (positions, masks), D and E (windows, buffers), G and H (pages, prefixes), K to P
-# (rotary scalings, latents, weights, numbers, samplers and stopping, cross-attention), and the
-# numbers of memory.
-KINDS = (range(1, 9), range(11, 27), range(31, 43), range(49, 77), range(80, 82))
+# Kinds A and B (positions, masks), D and E (windows, buffers), G and H (pages, prefixes), J to P
+# (beams, rotary scalings, latents, weights, numbers, samplers and stopping, cross-attention), and
+# the numbers of memory.
+KINDS = (range(1, 9), range(11, 27), range(31, 43), range(47, 77), range(80, 82))
 OWED = tuple(f"KV-{number:02}" for numbers in KINDS for number in numbers)
 TABLE = "docs/bug-reports.md"
 TEST_A = 'def test_a():\n    """KV-01: short."""\n'
