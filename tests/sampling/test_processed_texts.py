@@ -94,6 +94,25 @@ def test_a_stream_gives_the_text_of_the_batch(twin, steps):
     assert joined(items) == batch
 
 
+def test_other_numbers_cost_no_compilation_and_neutral_ones_run_the_plain_program():
+    generate = importlib.import_module("jaxkv.generation").generate
+    model = make_model("jaxkv", "llama")
+    plain = {"end_ids": ENDS, **DRAWN}
+    for asked in ({**ASKED, **DRAWN}, plain):
+        generate(model, PROMPTS, max_new_tokens=BUDGET, **asked)
+
+    others = [
+        {**plain, "frequency_penalty": -1.0},
+        {**plain, "logit_bias": {3: 1.0, 4: -1.0, 5: 0.5}, "min_new_tokens": [1, 2, 3]},
+        {**plain, "repetition_penalty": [1.0] * 3, "logit_bias": [None, {}, {}]},
+    ]
+    counts = [
+        generate(model, PROMPTS, max_new_tokens=BUDGET, **asked).compilations for asked in others
+    ]
+
+    assert counts == [0, 0, 0]
+
+
 @twins
 def test_a_prompt_that_a_store_knows_counts_like_any_other(twin):
     generate = importlib.import_module(f"{twin}.generation").generate
