@@ -32,20 +32,20 @@ class FlagGroup:
             opened.
         entry: From the options, the name of the entry function that they ask for, a key of
             `ENTRIES` in the twins' cli.py; None where they ask for none.
-        plain: From the options, a flag of this group that was given and that no other entry than
-            `generate` takes; None for none.
         tell: From the options, what the entry returned and ids -> text: the fields that `--json`
             adds.
         rest: From the same, the lines to print after the first text, where there are more texts.
+        plain: From the options, a flag of this group that was given and that no other entry than
+            `generate` takes; None for none.
     """
 
     add: Callable[[argparse.ArgumentParser], None]
     read: Callable[[argparse.Namespace], dict[str, Any]] = _no_facts
     check: Callable[[argparse.Namespace], None] = _nothing
     entry: Callable[[argparse.Namespace], str | None] = _nothing
-    plain: Callable[[argparse.Namespace], str | None] = _nothing
     tell: Callable[[argparse.Namespace, Any, Decode], dict[str, Any]] = _no_facts
     rest: Callable[[argparse.Namespace, Any, Decode], list[str]] = _no_lines
+    plain: Callable[[argparse.Namespace], str | None] = _nothing
 
 
 def given(options: argparse.Namespace, defaults: Mapping[str, Any]) -> dict[str, Any]:

@@ -53,7 +53,7 @@ def _add(parser: argparse.ArgumentParser) -> None:
 
 
 def _check(options: argparse.Namespace) -> None:
-    if options.min_new_tokens > options.max_new_tokens:
+    if options.min_new_tokens > max(options.max_new_tokens, 0):
         raise RequestError(
             f"generate: --min-new-tokens is {options.min_new_tokens}, expected at most "
             f"--max-new-tokens {options.max_new_tokens}. Lower it, or raise --max-new-tokens."
