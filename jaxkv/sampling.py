@@ -85,11 +85,21 @@ def warp(logits_BV: Float[Array, "B V"], sampler: Sampler) -> Float[Array, "B V"
     return _drop(kept_BV, probability_BV < least_B1)
 
 
-def uniform(seed_B: UInt32[Array, " B"], place_B: Int[Array, " B"]) -> Float[Array, " B"]:
-    """Return one float32 number of [0, 1) a row: a function of its seed and place alone."""
+def uniform(
+    seed_B: UInt32[Array, " B"], place_B: Int[Array, " B"], *, stream: int = 0
+) -> Float[Array, " B"]:
+    """Return one float32 number of [0, 1) a row: a function of its seed and place alone.
+
+    Args:
+        seed_B: Of each row.
+        place_B: int32, of the token in its row's text.
+        stream: A place has further numbers, independent of the first: one a stream; static.
+    """
 
     def one(seed: Array, place: Array) -> Array:
-        bits = jax.random.bits(jax.random.fold_in(jax.random.key(seed), place), (), jnp.uint32)
+        key = jax.random.fold_in(jax.random.key(seed), place)
+        key = key if stream == 0 else jax.random.fold_in(key, stream)
+        bits = jax.random.bits(key, (), jnp.uint32)
         # As many bits as a float32 below 1 holds exactly.
         return (bits >> 8).astype(jnp.float32) * jnp.float32(2**-24)
 

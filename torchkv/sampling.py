@@ -104,19 +104,26 @@ def _warp_row(logits_V: Array, temperature: float, top_k: int, tail: float, min_
     return logits_V
 
 
-def uniform(seed_B: Int[Array, " B"], place_B: Int[Array, " B"]) -> Float[Array, " B"]:
+def uniform(
+    seed_B: Int[Array, " B"], place_B: Int[Array, " B"], *, stream: int = 0
+) -> Float[Array, " B"]:
     """Return one float64 number of [0, 1) a row: a function of its seed and place alone.
 
     From a generator of the row's own; its numbers are not the other twin's.
+
+    Args:
+        seed_B: Of each row.
+        place_B: int32, of the token in its row's text.
+        stream: A place has further numbers, independent of the first: one a stream.
     """
-    return torch.stack(
-        [_uniform(*pair) for pair in zip(seed_B.tolist(), place_B.tolist(), strict=True)]
-    ).to(seed_B.device)
+    pairs = zip(seed_B.tolist(), place_B.tolist(), strict=True)
+    return torch.stack([_uniform(*pair, stream) for pair in pairs]).to(seed_B.device)
 
 
-def _uniform(seed: int, place: int) -> Array:
-    # torch's generator takes 32 bits of a seed: both numbers are hashed into them.
-    mixed = np.random.SeedSequence([seed, place]).generate_state(1)
+def _uniform(seed: int, place: int, stream: int) -> Array:
+    # torch's generator takes 32 bits of a seed: all numbers are hashed into them.
+    entropy = [seed, place, stream] if stream else [seed, place]
+    mixed = np.random.SeedSequence(entropy).generate_state(1)
     generator = torch.Generator().manual_seed(int(mixed[0]))
     return torch.rand((), dtype=torch.float64, generator=generator)
 

@@ -7,6 +7,7 @@ from jaxkv.spec import (
     command_cache,
     flags_branches,
     flags_cache,
+    flags_drafts,
     flags_ending,
     flags_logprobs,
     flags_processors,
@@ -24,6 +25,7 @@ GROUPS = (
     flags_ending.GROUP,
     flags_logprobs.GROUP,
     flags_branches.GROUP,
+    flags_drafts.GROUP,
     flags_cache.GROUP,
     command_cache.GROUP,
 )
