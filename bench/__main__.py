@@ -19,6 +19,7 @@ BENCHES = (
     "prefix",
     "reuse",
     "scores",
+    "speculative",
     "startup",
     "sweep",
     "writes",

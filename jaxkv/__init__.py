@@ -12,6 +12,7 @@ _HOME = {
     "Generated": "jaxkv.generation",
     "ModelConfig": "jaxkv.spec.config",
     "PrefixStore": "jaxkv.caches.prefix",
+    "PromptLookup": "jaxkv.drafts",
     "Sampled": "jaxkv.samples",
     "Searched": "jaxkv.searching",
     "Subject": "jaxkv.subject",
@@ -29,6 +30,7 @@ _HOME = {
     "random_arrays": "jaxkv.spec.random_weights",
     "sample_many": "jaxkv.samples",
     "score": "jaxkv.scoring",
+    "speculate": "jaxkv.speculative",
     "stream": "jaxkv.streaming",
     "to_arrays": "jaxkv.weights",
 }

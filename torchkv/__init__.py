@@ -12,6 +12,7 @@ _HOME = {
     "Generated": "torchkv.generation",
     "ModelConfig": "jaxkv.spec.config",
     "PrefixStore": "torchkv.caches.prefix",
+    "PromptLookup": "torchkv.drafts",
     "Sampled": "torchkv.samples",
     "Searched": "torchkv.searching",
     "Subject": "torchkv.subject",
@@ -29,6 +30,7 @@ _HOME = {
     "random_arrays": "jaxkv.spec.random_weights",
     "sample_many": "torchkv.samples",
     "score": "torchkv.scoring",
+    "speculate": "torchkv.speculative",
     "stream": "torchkv.streaming",
     "to_arrays": "torchkv.weights",
 }

@@ -14,11 +14,10 @@ from jaxkv.spec.config import ModelConfig
 
 _ALWAYS = (
     "cache chunk capacity persistent rollback gather fork grow count left_pad right_pad positions "
-    "visible window kv kv_write capture f64 f32 layouts jit"
+    "visible window kv kv_write capture f64 f32 layouts speculate jit"
 )
 _NEVER = {
     "batch_invariant": "a matrix product may round a row by the number of its neighbours",
-    "speculate": "there is no speculative generation",
 }
 
 _RESTEPPED = ("cache.partition", "cache.prefix", "cache.program", "spec.greedy", "window.ring")
@@ -129,10 +128,14 @@ def _absent(config: ModelConfig, layout: str) -> dict[str, str]:
         absent["cross"] = "the model is a decoder alone"
     else:
         absent["capture"] = "points are not driven beside an encoder"
+        absent["speculate"] = "drafts are not verified beside an encoder"
     if config.learned_positions:
         absent["rope"] = "positions are learned, so a shift reads another part of their table"
     elif config.follows_length:
         absent["rope"] = "rotary speeds follow the length, so a shift past a length changes them"
+    if config.follows_length:
+        why = "rotary speeds follow the length, so that drafts are verified at other speeds"
+        absent["speculate"] = why
     if all(a.groups == 1 for a in attentions):
         absent["gqa"] = "every query head has a key/value head of its own already"
     if any(a.latent is not None for a in attentions):
@@ -158,6 +161,7 @@ def _changed(config: ModelConfig, layout: str, options: Mapping[str, Any]) -> di
             why = "order=kivi reads a step's own tokens as they are and earlier ones from codes"
             absent["chunk"] = f"{why}, so that what a text gives depends on how it was cut"
             absent["rollback"] = f"{why}, so that going back and on is another cut of the text"
+            absent["speculate"] = f"{why}, so that verifying drafts is another cut of the text"
             absent["quant_invariant"] = why
         else:
             absent["pos.shift"] = "keys are rounded as they stand rotated: a shift rounds others"
@@ -170,7 +174,7 @@ def _changed(config: ModelConfig, layout: str, options: Mapping[str, Any]) -> di
     held = ("cache.prefix", "cache.write_set")
     for name in ("layouts", "window", "positions", "visible", "rope", *held):
         absent[name] = policy
-    return absent | {"rollback": ring}
+    return absent | {"rollback": ring, "speculate": ring}
 
 
 def _variants(config: ModelConfig, layout: str) -> tuple[str, ...]:
