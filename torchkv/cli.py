@@ -58,9 +58,9 @@ class Engine:
         """Prompt tokens that a saved cache holds."""
         return len(self.held_ids)
 
-    def generate(self, prompt_ids: Sequence[int], budget: int) -> "Generated":
-        """Return the continuation."""
-        kept: dict[str, Any] = {} if self.cached else {"cached": False}
+    def generate(self, prompt_ids: Sequence[int], budget: int, **ending: Any) -> "Generated":
+        """Return the continuation, with what only `generate` takes of how it ends."""
+        kept = ending if self.cached else {**ending, "cached": False}
         # Only what was asked for: another entry need not take the rest.
         kept |= {"keep_cache": True} if self.keeps else {}
         kept |= {} if self.held is None else {"cache": self.held}
