@@ -103,7 +103,7 @@ def _listening(twin: str, counts: list[int]) -> Iterator[None]:
 
     import numpy as np
 
-    experts = importlib.import_module(f"{twin}.experts")
+    experts: Any = importlib.import_module(f"{twin}.experts")
     route = experts.route
 
     def count(chosen: Any) -> None:

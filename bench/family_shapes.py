@@ -5,13 +5,14 @@ those that its tokens chose), and the keys and values that it uses.
 """
 
 import math
-from collections.abc import Iterator
+import zlib
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from jaxkv.spec import memory
-from jaxkv.spec.checkpoint import Checkpoint
+from jaxkv.spec.checkpoint import Checkpoint, Weights
 from jaxkv.spec.config import Experts, ModelConfig
 from jaxkv.spec.config_json import ConfigJson
 from jaxkv.spec.families import huggingface_family
@@ -118,10 +119,15 @@ def moved_bytes(
 
 
 def checkpoint_of(config: ModelConfig, *, seed: int = 0) -> Checkpoint:
-    """Return random float32 weights of a decoder; what they are costs no time."""
+    """Return random float32 weights of a decoder, drawn as they are read; none costs more time."""
+    center = 0.0 if config.norm.plus_one else 1.0
+    entries = {
+        name: (shape, partial(_drawn, name, shape, center, seed))
+        for name, shape in weight_shapes(config).items()
+    }
     return Checkpoint(
         config=config,
-        weights=dict(_arrays(config, np.random.default_rng(seed))),
+        weights=Weights(entries),
         interleaved_qk=False,
         end_ids=(),
         tokenizer_data=None,
@@ -129,15 +135,12 @@ def checkpoint_of(config: ModelConfig, *, seed: int = 0) -> Checkpoint:
     )
 
 
-def _arrays(config: ModelConfig, rng: np.random.Generator) -> Iterator[tuple[str, np.ndarray]]:
-    center = 0.0 if config.norm.plus_one else 1.0
-    for name, shape in weight_shapes(config).items():
-        noise = rng.standard_normal(shape, dtype=np.float32)
-        if len(shape) == 1:
-            noise = np.float32(0.1) * noise + np.float32(center if "norm" in name else 0.0)
-        else:
-            noise *= np.float32(shape[-1] ** -0.5)
-        yield name, noise
+def _drawn(name: str, shape: tuple[int, ...], center: float, seed: int) -> np.ndarray:
+    rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
+    noise = rng.standard_normal(shape, dtype=np.float32)
+    if len(shape) == 1:
+        return np.float32(0.1) * noise + np.float32(center if "norm" in name else 0.0)
+    return noise * np.float32(shape[-1] ** -0.5)
 
 
 def _config(family: str, hidden: int) -> ModelConfig:
