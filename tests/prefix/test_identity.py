@@ -140,7 +140,7 @@ def test_a_second_request_before_the_first_is_settled_is_refused(twin):
 FAILING = {
     "planning": "prefixed.plan",
     "the model": "generation.caches.check",
-    "collecting": "generation._collect",
+    "collecting": "generation.collect",
     "settling": "caches.prefix.PrefixBook.keep",
     "ending": "caches.prefix.PrefixBook.close",
 }
