@@ -9,6 +9,7 @@ from jaxkv.spec.errors import JaxkvError
 BENCHES = (
     "capacity",
     "decode",
+    "families",
     "fragmentation",
     "gpu",
     "layouts",
@@ -18,6 +19,7 @@ BENCHES = (
     "prefix",
     "reuse",
     "scores",
+    "speculative",
     "startup",
     "sweep",
     "writes",

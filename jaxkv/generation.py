@@ -4,48 +4,23 @@ Letters: B rows, T prompt tokens with padding.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
+import jax.numpy as jnp
 
 from jaxkv import caches, programs
 from jaxkv.caches import Cache
-from jaxkv.caches.prefix import Lease, PrefixStore
+from jaxkv.caches.prefix import PrefixStore
 from jaxkv.loop import Text, run
 from jaxkv.model import Decoder, params_of
-from jaxkv.planning import Plan
-from jaxkv.prefixed import abandoning, check_store, open_lease, whole_rows
+from jaxkv.parts import run_until
+from jaxkv.prefixed import abandoning, check_store, open_lease
+from jaxkv.processor_settings import Bias
 from jaxkv.request import Request, check, device_arrays, device_sources, new_cache
+from jaxkv.results import Generated, collect, named, nothing_new, plan_logprobs
 from jaxkv.spec.errors import RequestError
-
-
-@dataclass(frozen=True)
-class Generated:
-    """What a request gave.
-
-    Attributes:
-        tokens: Prompt and new ids of each row.
-        new_tokens: New ids of each row; an end token that stopped the row is its last.
-        length_B: int32, tokens of each row, prompt and new.
-        forwarded_positions_B: int32, positions of each row that went through the model; beside an
-            encoder, its decoder.
-        compilations: Programs traced for this call; None for a twin that compiles nothing.
-        cache: The cache after the last forward, with `keep_cache`. It holds all tokens but the last
-            new one.
-        logprobs: With `logprobs`, float32 for each new id: the natural logarithm of its probability
-            under the model's own distribution, before temperature and filters.
-        reused_B: int32, prompt tokens of each row that a prefix store knew already.
-    """
-
-    tokens: list[list[int]]
-    new_tokens: list[list[int]]
-    length_B: np.ndarray
-    forwarded_positions_B: np.ndarray
-    compilations: int | None
-    cache: Cache | None
-    logprobs: list[np.ndarray] | None
-    reused_B: np.ndarray
+from jaxkv.spec.stop import Decode, check_stops
+from jaxkv.stopping import Watch, take_back
 
 
 def generate(
@@ -62,7 +37,14 @@ def generate(
     top_p: float | Sequence[float] = 1.0,
     min_p: float | Sequence[float] = 0.0,
     seeds: int | Sequence[int] = 0,
-    logprobs: bool = False,
+    repetition_penalty: float | Sequence[float] = 1.0,
+    presence_penalty: float | Sequence[float] = 0.0,
+    frequency_penalty: float | Sequence[float] = 0.0,
+    logit_bias: Bias | Sequence[Bias | None] | None = None,
+    min_new_tokens: int | Sequence[int] = 0,
+    stop: str | Sequence[str] = (),
+    decode: Decode | None = None,
+    logprobs: bool | int = False,
     capacity: int | None = None,
     layout: str = "contiguous",
     slack: int = 0,
@@ -100,7 +82,21 @@ def generate(
         min_p: The least probability of such a token, as a share of the largest.
         seeds: A row's draws follow from its own seed and each token's place in its text, so they do
             not depend on other rows, and a continued cache draws as one long run.
-        logprobs: Whether to return the new tokens' log-probabilities.
+        repetition_penalty: Of tokens of the text so far. This and the four that follow change each
+            row's logits before it takes a token, greedy or drawn, before temperature and filters;
+            see `plan_processors`. What counts is the text that this call sees, prompt and new
+            tokens, not what `cache` held before; padding never does. Other values cost no
+            compilation.
+        presence_penalty: Of new tokens.
+        frequency_penalty: Of new tokens, as often as they came.
+        logit_bias: Added to the logits of the ids named; one mapping for all rows or one a row.
+        min_new_tokens: New tokens before any end token.
+        stop: Strings that end a row. The result ends before the one that is complete first: ids
+            whose text reaches into it are cut off. Runs the programs of `stream`, 8 tokens at a
+            time, between which the host looks at the text.
+        decode: New ids -> text, for `stop`; a tokenizer's.
+        logprobs: Whether to return the new tokens' log-probabilities; a number N from 1 to V also
+            returns the N likeliest tokens at each place.
         capacity: Tokens that a row can hold; by default what the request needs.
         layout: Of a cache made here: "contiguous", "paged", or "window" for rings in the layers
             that have a window; "quantized" and "sinks" change the result, see docs/choosing.md.
@@ -125,9 +121,10 @@ def generate(
         CapacityError: The request does not fit; see `plan`.
         ShapeError: The prompts or the cache do not fit the model.
 
-    Cost: compiles once for each bucket of prompt width and text length, counted in `compilations`.
+    Cost: compiles once (with `stop` twice) for each bucket of prompt width and text length, counted
+        in `compilations`.
     """
-    _check_uncached(cached=cached, cache=cache, keep_cache=keep_cache)
+    _check_uncached(cached=cached, cache=cache, keep_cache=keep_cache, stop=stop)
     check_store(
         "generate",
         model,
@@ -161,10 +158,22 @@ def generate(
             "min_p": min_p,
             "seeds": seeds,
         },
+        processing={
+            "repetition_penalty": repetition_penalty,
+            "presence_penalty": presence_penalty,
+            "frequency_penalty": frequency_penalty,
+            "logit_bias": logit_bias,
+            "min_new_tokens": min_new_tokens,
+        },
     )
+    stops = check_stops("generate", stop, decode)
+    watch = Watch(stops)
+    asked, top = plan_logprobs("generate", logprobs, model.config.vocab_size)
     found = request.plan
     if not found.budget_B.any():
-        return _nothing_new(found, cache if keep_cache else None, logprobs=logprobs)
+        return named(
+            watch, nothing_new(request, cache if keep_cache else None, logprobs=asked, top=top)
+        )
     is_clean, lease = cache is None, None
     if store is not None:
         lease, request = open_lease(store, model, request, adapter=adapter, tenant=tenant)
@@ -187,27 +196,38 @@ def generate(
             model,
             request,
             cache,
+            watch,
             clean=is_clean,
             donate=is_clean or consume,
-            logprobs=logprobs,
+            kept=keep_cache or store is not None,
+            logprobs=asked,
+            top=top,
         )
         traced = programs.PROGRAMS.traces - before
-        result = _collect(request.plan, lease, text, traced, cache if keep_cache else None)
+        result = collect(request.plan, lease, text, traced, cache if keep_cache else None)
         if store is not None and lease is not None and cache is not None:
             store.settle(lease, cache, result.tokens)
-    return result
+    return named(watch, result)
 
 
 def _run(
     model: Decoder,
     request: Request,
     cache: Cache | None,
+    watch: Watch,
     *,
     clean: bool,
     donate: bool,
+    kept: bool,
     logprobs: bool,
+    top: int,
 ) -> tuple[Text, Cache | None]:
     found = request.plan
+    if watch.stops is not None and cache is not None:
+        ready = (cache, donate)
+        carried = {"clean": clean, "logprobs": logprobs, "top": top}
+        text, cache = run_until(model, request, lambda: ready, watch, **carried)
+        return text, take_back(cache, text, jnp.asarray(found.held_B)) if kept else None
     text, cache = programs.PROGRAMS.jitted(run, donate=("cache",) if donate else ())(
         params_of(model),
         *device_arrays(request),
@@ -219,47 +239,19 @@ def _run(
         rectangular=found.rectangular,
         clean=clean,
         logprobs=logprobs,
+        top=top,
     )
     if cache is not None:
         caches.check(cache)
     return text, cache
 
 
-def _nothing_new(found: Plan, cache: Cache | None, *, logprobs: bool) -> Generated:
-    pairs = zip(found.ids_BT, found.count_B, strict=True)
-    rows = [row[:count].tolist() for row, count in pairs]
-    none = [np.zeros(0, np.float32) for _ in rows] if logprobs else None
-    nothing_B = np.zeros_like(found.count_B)
-    return Generated(rows, [[] for _ in rows], found.count_B, nothing_B, 0, cache, none, nothing_B)
-
-
-def _collect(
-    found: Plan, lease: Lease | None, text: Text, compilations: int, cache: Cache | None
-) -> Generated:
-    tokens_BS, length_B = np.asarray(text.tokens_BS), np.asarray(text.length_B)
-    spans = list(zip(found.count_B.tolist(), length_B.tolist(), strict=True))
-    rows = [row[:end].tolist() for row, (_, end) in zip(tokens_BS, spans, strict=True)]
-    new = [row[count:] for row, (count, _) in zip(rows, spans, strict=True)]
-    logprobs = None
-    if text.logprob_BS is not None:
-        pairs = zip(np.asarray(text.logprob_BS), spans, strict=True)
-        logprobs = [row[count:end].copy() for row, (count, end) in pairs]
-    # A copy: a view would keep the device array alive with the result.
-    forwarded_B = np.array(text.forwarded_B)
-    reused_B = np.zeros_like(found.count_B) if lease is None else lease.reused_B
-    return Generated(
-        whole_rows(lease, rows),
-        new,
-        length_B + reused_B,
-        forwarded_B,
-        compilations,
-        cache,
-        logprobs,
-        reused_B,
-    )
-
-
-def _check_uncached(*, cached: bool, cache: Cache | None, keep_cache: bool) -> None:
+def _check_uncached(*, cached: bool, cache: Cache | None, keep_cache: bool, stop: Any) -> None:
+    if not cached and stop:
+        raise RequestError(
+            f"generate: stop is {stop!r} and cached False, expected a cache to go on from after "
+            "the text was looked at. Leave out stop, or set cached=True."
+        )
     if not cached and (cache is not None or keep_cache):
         raise RequestError(
             "generate: cached=False keeps nothing. Leave out cache and keep_cache, or set "

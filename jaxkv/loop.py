@@ -16,8 +16,9 @@ from jaxkv import caches, sampling
 from jaxkv.caches import Cache, Source
 from jaxkv.encoder import encode
 from jaxkv.model import Params, forward
+from jaxkv.processors import Processors, process
 from jaxkv.pytree import pytree
-from jaxkv.sampling import Sampler
+from jaxkv.sampling import Sampler, TopTokens
 from jaxkv.spec.config import ModelConfig
 
 Sources = tuple[Int[Array, "B E"], Int[Array, " B"]]
@@ -35,6 +36,7 @@ class Text:
         active_B: Rows that still want a token.
         forwarded_B: int32, positions that entered the model.
         logprob_BS: float32, of each new token where it stands in `tokens_BS`; None unless wanted.
+        top: The likeliest tokens at each place, [B, S, n]; None unless wanted.
     """
 
     tokens_BS: Int[Array, "B S"]
@@ -43,6 +45,7 @@ class Text:
     active_B: Bool[Array, " B"]
     forwarded_B: Int[Array, " B"]
     logprob_BS: Float[Array, "B S"] | None
+    top: TopTokens | None = None
 
 
 @pytree
@@ -55,12 +58,14 @@ class Terms:
         end_E: int32, tokens that end a row; -1 for none.
         sampler: None if all rows are greedy: such a program holds neither a sort nor a random
             number.
+        processors: None if no row's text changes its logits: such a program counts nothing.
     """
 
     budget_B: Int[Array, " B"]
     held_B: Int[Array, " B"]
     end_E: Int[Array, " E"]
     sampler: Sampler | None
+    processors: Processors | None = None
 
 
 def start(
@@ -70,6 +75,7 @@ def start(
     *,
     slots: int,
     logprobs: bool,
+    top: int = 0,
 ) -> Text:
     """Return the texts before anything has entered the model.
 
@@ -79,12 +85,14 @@ def start(
         budget_B: int32, new tokens of each row at most.
         slots: Tokens that a text has room for, T at least.
         logprobs: Whether they are wanted.
+        top: Of how many of the likeliest tokens too.
     """
     batch, width = ids_BT.shape
     tokens_BS = jnp.zeros((batch, slots), jnp.int32).at[:, :width].set(ids_BT)
     none_B = jnp.zeros_like(count_B)
     logprob_BS = jnp.zeros((batch, slots), jnp.float32) if logprobs else None
-    return Text(tokens_BS, count_B, none_B, budget_B > 0, none_B, logprob_BS)
+    kept = sampling.no_tokens(batch, slots, top) if top else None
+    return Text(tokens_BS, count_B, none_B, budget_B > 0, none_B, logprob_BS, kept)
 
 
 def run(
@@ -101,6 +109,7 @@ def run(
     rectangular: bool,
     clean: bool,
     logprobs: bool,
+    top: int = 0,
 ) -> tuple[Text, Cache | None]:
     """Return the finished texts and the cache: prefill and loop in one traced function.
 
@@ -117,10 +126,12 @@ def run(
         rectangular: Whether all rows have one length and one count.
         clean: Whether the cache's unused slots hold finite numbers; else they are scrubbed once.
         logprobs: Whether the texts carry them.
+        top: Of how many of the likeliest tokens too.
     """
     # A row without budget may hold a prompt that is longer than what any step reads.
     width = ids_BT.shape[1]
-    text = start(ids_BT, count_B, terms.budget_B, slots=max(reach + 1, width), logprobs=logprobs)
+    slots = max(reach + 1, width)
+    text = start(ids_BT, count_B, terms.budget_B, slots=slots, logprobs=logprobs, top=top)
     source = None if sources is None else encode(params, *sources, config=config)
     if cache is None:
         recompute = partial(_recompute, params, terms=terms, config=config, source=source)
@@ -299,21 +310,29 @@ def append(text: Text, logits_BV: Float[Array, "B V"], *, terms: Terms) -> Text:
         logits_BV: The model's for each row's next token.
         terms: What each row wants.
     """
+    wanted_BV = logits_BV
+    if terms.processors is not None:
+        tokens = (text.tokens_BS, text.length_B, text.new_B)
+        wanted_BV = process(logits_BV, terms.processors, *tokens, terms.end_E)
     if terms.sampler is None:
-        next_B = sampling.greedy(logits_BV)
+        next_B = sampling.greedy(wanted_BV)
     else:
-        next_B = sampling.sample(logits_BV, terms.sampler, terms.held_B + text.length_B)
+        next_B = sampling.sample(wanted_BV, terms.sampler, terms.held_B + text.length_B)
     row_B = jnp.arange(next_B.shape[0], dtype=jnp.int32)
     at_B = jnp.where(text.active_B, text.length_B, text.tokens_BS.shape[1])
 
-    def put(x_BS: Array, x_B: Array) -> Array:
-        return x_BS.at[row_B, at_B].set(x_B, mode="drop")
+    def put(x: Array, at_place: Array) -> Array:
+        return x.at[row_B, at_B].set(at_place, mode="drop")
 
     new_B = text.new_B + text.active_B.astype(jnp.int32)
     has_ended_B = jnp.any(next_B[:, None] == terms.end_E, axis=1)
     logprob_BS = text.logprob_BS
     if logprob_BS is not None:
         logprob_BS = put(logprob_BS, sampling.logprob(logits_BV, next_B))
+    top = text.top
+    if top is not None:
+        id_BA, logprob_BA = sampling.top_logprobs(logits_BV, top=top.id_BSA.shape[2])
+        top = TopTokens(put(top.id_BSA, id_BA), put(top.logprob_BSA, logprob_BA))
     return Text(
         tokens_BS=put(text.tokens_BS, next_B),
         length_B=text.length_B + text.active_B.astype(jnp.int32),
@@ -321,6 +340,7 @@ def append(text: Text, logits_BV: Float[Array, "B V"], *, terms: Terms) -> Text:
         active_B=text.active_B & ~has_ended_B & (new_B < terms.budget_B),
         forwarded_B=text.forwarded_B,
         logprob_BS=logprob_BS,
+        top=top,
     )
 
 

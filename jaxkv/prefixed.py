@@ -89,7 +89,8 @@ def open_lease(
             capacity=store.capacity,
             held_B=lease.reused_B,
         )
-    return lease, replace(request, plan=rest)
+    pairs = zip(prompts, lease.reused_B.tolist(), strict=True)
+    return lease, replace(request, plan=rest, known=tuple(tuple(row[:n]) for row, n in pairs))
 
 
 @contextmanager

@@ -16,6 +16,8 @@ from jaxkv.caches import Cache
 from jaxkv.loop import Terms
 from jaxkv.model import Decoder
 from jaxkv.planning import Plan, plan
+from jaxkv.processor_settings import ProcessorSettings, plan_processors
+from jaxkv.processors import place
 from jaxkv.sampling import Sampler
 from jaxkv.settings import Settings, plan_sampling
 from jaxkv.spec.errors import RequestError, ShapeError
@@ -29,11 +31,16 @@ class Request:
         plan: Prompts, budgets and sizes.
         settings: How tokens are drawn.
         end_ids: Tokens that end a row.
+        processing: What texts do to their own logits; None for nothing.
+        known: Of each row, prompt tokens that a prefix store knew and the plan lacks; None without
+            a store.
     """
 
     plan: Plan
     settings: Settings
     end_ids: tuple[int, ...]
+    processing: ProcessorSettings | None = None
+    known: tuple[tuple[int, ...], ...] | None = None
 
 
 def check(
@@ -45,6 +52,7 @@ def check(
     cache: Cache | None,
     capacity: int | None,
     sampling: dict[str, Any],
+    processing: Mapping[str, Any] | None = None,
     **asked: Any,
 ) -> Request:
     """Return the request, if the model can serve it.
@@ -57,6 +65,7 @@ def check(
         cache: Earlier tokens; its capacity is the one that counts.
         capacity: Of a cache to be made.
         sampling: See `plan_sampling`.
+        processing: See `plan_processors`; None for none.
         **asked: `max_new_tokens`, `mask_BT`, `encoder` and `encoder_mask_BE`.
 
     Raises:
@@ -86,7 +95,9 @@ def check(
         held_B=None if cache is None else np.asarray(cache.length_B),
         **asked,
     )
-    return Request(found, plan_sampling(vocab_size, found.batch, **sampling), ends)
+    settings = plan_sampling(vocab_size, found.batch, **sampling)
+    processors = plan_processors(vocab_size, found.batch, ends, **(processing or {}))
+    return Request(found, settings, ends, processors)
 
 
 def _check_kinds(function: str, model: Any, cache: Any) -> None:
@@ -182,6 +193,7 @@ def device_arrays(
         jnp.asarray(request.plan.held_B),
         jnp.asarray(padded, jnp.int32),
         sampler,
+        request.processing and place(request.processing, request.known),
     )
     return jnp.asarray(request.plan.ids_BT), jnp.asarray(request.plan.count_B), terms
 

@@ -1,4 +1,4 @@
-"""Logits -> token. Letters: B rows, V vocabulary.
+"""Logits -> token. Letters: B rows, S slots, V vocabulary, A likeliest tokens.
 
 Order and ties of the filters are those of transformers 5.24, generation/logits_process.py:
 temperature, top-k, top-p, min-p, each on what the one before left.
@@ -28,6 +28,19 @@ class Sampler:
     tail_B: Float[Array, " B"]
     min_p_B: Float[Array, " B"]
     seed_B: UInt32[Array, " B"]
+
+
+@pytree
+class TopTokens:
+    """The likeliest tokens at each place of each text.
+
+    Attributes:
+        id_BSA: int32, the likeliest first; of equal ones the lowest id.
+        logprob_BSA: float32, their log-probabilities under the model's own distribution.
+    """
+
+    id_BSA: Int[Array, "B S A"]
+    logprob_BSA: Float[Array, "B S A"]
 
 
 def greedy(logits_BV: Float[Array, "B V"]) -> Int[Array, " B"]:
@@ -72,11 +85,21 @@ def warp(logits_BV: Float[Array, "B V"], sampler: Sampler) -> Float[Array, "B V"
     return _drop(kept_BV, probability_BV < least_B1)
 
 
-def uniform(seed_B: UInt32[Array, " B"], place_B: Int[Array, " B"]) -> Float[Array, " B"]:
-    """Return one float32 number of [0, 1) a row: a function of its seed and place alone."""
+def uniform(
+    seed_B: UInt32[Array, " B"], place_B: Int[Array, " B"], *, stream: int = 0
+) -> Float[Array, " B"]:
+    """Return one float32 number of [0, 1) a row: a function of its seed and place alone.
+
+    Args:
+        seed_B: Of each row.
+        place_B: int32, of the token in its row's text.
+        stream: A place has further numbers, independent of the first: one a stream; static.
+    """
 
     def one(seed: Array, place: Array) -> Array:
-        bits = jax.random.bits(jax.random.fold_in(jax.random.key(seed), place), (), jnp.uint32)
+        key = jax.random.fold_in(jax.random.key(seed), place)
+        key = key if stream == 0 else jax.random.fold_in(key, stream)
+        bits = jax.random.bits(key, (), jnp.uint32)
         # As many bits as a float32 below 1 holds exactly.
         return (bits >> 8).astype(jnp.float32) * jnp.float32(2**-24)
 
@@ -106,6 +129,28 @@ def logprob(logits_BV: Float[Array, "B V"], token_B: Int[Array, " B"]) -> Float[
     logits_BV = _widen(logits_BV)
     own_B = jnp.take_along_axis(logits_BV, token_B[:, None], axis=-1)[:, 0]
     return (own_B - jax.nn.logsumexp(logits_BV, axis=-1)).astype(jnp.float32)
+
+
+def top_logprobs(
+    logits_BV: Float[Array, "B V"], *, top: int
+) -> tuple[Int[Array, "B A"], Float[Array, "B A"]]:
+    """Return ids, int32, and log-probabilities, float32, of each row's `top` likeliest tokens.
+
+    The likeliest first, of equal ones the lowest id. Under the model's own distribution, as
+    `logprob`.
+
+    Cost: sorts the vocabulary.
+    """
+    logits_BV = _widen(logits_BV)
+    logit_BA, id_BA = jax.lax.top_k(logits_BV, top)
+    logprob_BA = logit_BA - jax.nn.logsumexp(logits_BV, axis=-1, keepdims=True)
+    return id_BA.astype(jnp.int32), logprob_BA.astype(jnp.float32)
+
+
+def no_tokens(batch: int, slots: int, top: int) -> TopTokens:
+    """Return room for the `top` likeliest tokens at each place."""
+    shape = (batch, slots, top)
+    return TopTokens(jnp.zeros(shape, jnp.int32), jnp.zeros(shape, jnp.float32))
 
 
 def _cut(scaled_BV: Array, sampler: Sampler) -> Array:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxkv.spec.errors import RequestError, ShapeError
+from jaxkv.per_row import is_real, is_whole, per_row
 
 SEEDS = 2**32
 HOTTEST = float(np.finfo(np.float32).max)
@@ -73,27 +73,30 @@ def plan_sampling(
     }
     rules: dict[str, tuple[Callable[[Any], bool], str]] = {
         "temperature": (
-            lambda x: _is_real(x) and 0 <= x < math.inf,
+            lambda x: is_real(x) and 0 <= x < math.inf,
             "a finite number of at least 0 (0 is greedy)",
         ),
         "top_k": (
-            lambda x: _is_whole(x) and 1 <= x <= vocab_size,
+            lambda x: is_whole(x) and 1 <= x <= vocab_size,
             f"a whole number from 1 to {vocab_size}, the vocabulary (which keeps all)",
         ),
         "top_p": (
-            lambda x: _is_real(x) and 0 < x <= 1,
+            lambda x: is_real(x) and 0 < x <= 1,
             "a number above 0 and at most 1 (which keeps all)",
         ),
         "min_p": (
-            lambda x: _is_real(x) and 0 <= x <= 1,
+            lambda x: is_real(x) and 0 <= x <= 1,
             "a number from 0 (which keeps all) to 1",
         ),
         "seeds": (
-            lambda x: _is_whole(x) and 0 <= x < SEEDS,
+            lambda x: is_whole(x) and 0 <= x < SEEDS,
             f"a whole number from 0 to {SEEDS - 1}",
         ),
     }
-    rows = {name: _per_row(name, asked[name], batch, *rules[name]) for name in asked}
+    rows = {
+        name: per_row("plan_sampling", name, asked[name], batch, fits=fits, wanted=wanted)
+        for name, (fits, wanted) in rules.items()
+    }
     return Settings(
         temperature_B=np.minimum(rows["temperature"], HOTTEST).astype(np.float32),
         top_k_B=np.array(rows["top_k"], np.int32),
@@ -102,26 +105,3 @@ def plan_sampling(
         min_p_B=np.array(rows["min_p"], np.float32),
         seed_B=np.array(rows["seeds"], np.uint32),
     )
-
-
-def _per_row(
-    name: str, given: Any, batch: int, is_fine: Callable[[Any], bool], wanted: str
-) -> list[Any]:
-    each = list(given) if hasattr(given, "__len__") else [given] * batch
-    if len(each) != batch:
-        raise ShapeError(
-            f"plan_sampling: {name} has {len(each)} numbers for {batch} prompts. Give one, or one "
-            "a prompt."
-        )
-    for value in each:
-        if not is_fine(value):
-            raise RequestError(f"plan_sampling: {name} is {value!r}, expected {wanted}.")
-    return each
-
-
-def _is_whole(x: Any) -> bool:
-    return isinstance(x, int | np.integer) and not isinstance(x, bool)
-
-
-def _is_real(x: Any) -> bool:
-    return _is_whole(x) or isinstance(x, float | np.floating)

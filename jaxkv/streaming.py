@@ -6,29 +6,21 @@ Letters: B rows.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
-from jaxkv import caches, programs
 from jaxkv.caches import Cache
 from jaxkv.caches.prefix import Lease, PrefixStore
-from jaxkv.loop import Text, extend, prefill, read_sources, start
-from jaxkv.model import Decoder, params_of
+from jaxkv.model import Decoder
+from jaxkv.parts import STEPS, Part, parts
 from jaxkv.planning import CHUNK
 from jaxkv.prefixed import abandoning, check_store, open_lease, whole_rows
-from jaxkv.request import (
-    Request,
-    check,
-    check_layout,
-    device_arrays,
-    device_sources,
-    new_cache,
-)
+from jaxkv.processor_settings import Bias
+from jaxkv.request import Request, check, check_layout, new_cache
 from jaxkv.spec.errors import RequestError
+from jaxkv.spec.stop import Decode, check_stops
+from jaxkv.stopping import Watch
 
 Progress = Callable[[int, int], None]
-# Prompt tokens in the cache, the texts, the cache.
-Part = tuple[int, Text, Cache]
 
 
 def stream(
@@ -36,7 +28,7 @@ def stream(
     prompts: Any = None,
     *,
     max_new_tokens: int | Sequence[int],
-    steps: int = 8,
+    steps: int = STEPS,
     chunk: int = CHUNK,
     progress: Progress | None = None,
     mask_BT: Any = None,
@@ -48,6 +40,13 @@ def stream(
     top_p: float | Sequence[float] = 1.0,
     min_p: float | Sequence[float] = 0.0,
     seeds: int | Sequence[int] = 0,
+    repetition_penalty: float | Sequence[float] = 1.0,
+    presence_penalty: float | Sequence[float] = 0.0,
+    frequency_penalty: float | Sequence[float] = 0.0,
+    logit_bias: Bias | Sequence[Bias | None] | None = None,
+    min_new_tokens: int | Sequence[int] = 0,
+    stop: str | Sequence[str] = (),
+    decode: Decode | None = None,
     capacity: int | None = None,
     layout: str = "contiguous",
     slack: int = 0,
@@ -84,6 +83,14 @@ def stream(
         top_p: How much probability they have together at most.
         min_p: The least probability, as a share of the largest.
         seeds: Of the rows' draws.
+        repetition_penalty: Of tokens of the text so far.
+        presence_penalty: Of new tokens.
+        frequency_penalty: Of new tokens, as often as they came.
+        logit_bias: Added to the logits of the ids named.
+        min_new_tokens: New tokens before any end token.
+        stop: Strings that end a row. Ids whose text could become one are held back, so that an item
+            may lack them or be empty; those from a stop string on never come.
+        decode: New ids -> text, for `stop`.
         capacity: Tokens that a row can hold.
         layout: Of a cache made here.
         slack: Of a cache made here.
@@ -141,6 +148,13 @@ def stream(
             "min_p": min_p,
             "seeds": seeds,
         },
+        processing={
+            "repetition_penalty": repetition_penalty,
+            "presence_penalty": presence_penalty,
+            "frequency_penalty": frequency_penalty,
+            "logit_bias": logit_bias,
+            "min_new_tokens": min_new_tokens,
+        },
     )
 
     def open_cache() -> tuple[Cache, bool]:
@@ -156,11 +170,13 @@ def stream(
             options=layout_options,
         ), True
 
-    show, pieces = progress or (lambda done, total: None), {"steps": steps, "chunk": chunk}
+    show = progress or (lambda done, total: None)
+    watch = Watch(check_stops("stream", stop, decode))
+    pieces: dict[str, Any] = {"steps": steps, "chunk": chunk, "watch": watch}
     if store is not None:
         return _from_store(store, model, request, show, adapter=adapter, tenant=tenant, **pieces)
-    parts = _parts(model, request, open_cache, clean=cache is None, **pieces)
-    return _items(parts, request, show)
+    found = parts(model, request, open_cache, clean=cache is None, **pieces)
+    return _items(found, request, show, watch)
 
 
 def _from_store(
@@ -171,73 +187,22 @@ def _from_store(
     *,
     adapter: str,
     tenant: str,
-    **pieces: int,
+    watch: Watch,
+    steps: int,
+    chunk: int,
 ) -> Iterator[list[list[int]]]:
     """Yield the items of a request on a store, which has its pages back in the end."""
+    pieces: dict[str, Any] = {"steps": steps, "chunk": chunk, "watch": watch}
     lease, rest = open_lease(store, model, request, adapter=adapter, tenant=tenant)
     with abandoning(store, lease, stopped=lambda: _settle(store, lease, seen)):
         seen: list[Part] = []
-        parts = _parts(model, rest, lambda: (lease.cache, True), clean=True, **pieces)
-        yield from _items(_newest(parts, seen), rest, progress)
+        found = parts(model, rest, lambda: (lease.cache, True), clean=True, **pieces)
+        yield from _items(_newest(found, seen), rest, progress, watch)
         _settle(store, lease, seen)
 
 
-def _parts(
-    model: Decoder,
-    request: Request,
-    open_cache: Callable[[], tuple[Cache, bool]],
-    *,
-    clean: bool,
-    steps: int,
-    chunk: int,
-) -> Iterator[Part]:
-    """Yield after every program how many prompt tokens are in the cache, texts and cache."""
-    found = request.plan
-    if not found.budget_B.any():
-        return
-    params, jitted = params_of(model), programs.PROGRAMS.jitted
-    ids_BT, count_B, terms = device_arrays(request)
-    longest = int(found.count_B[found.budget_B > 0].max())
-    width = min(ids_BT.shape[1], chunk)
-    starts = range(0, longest, width)
-    slots = max(found.reach + 1, ids_BT.shape[1], len(starts) * width)
-    text = start(ids_BT, count_B, terms.budget_B, slots=slots, logprobs=False)
-    cache, own = open_cache()
-    if (sources := device_sources(request)) is not None:
-        fill = jitted(read_sources, donate=("cache",))
-        cache = fill(params, sources, cache, config=model.config)
-    for at in starts:
-        is_first = at == 0
-        text, cache = jitted(prefill, donate=("cache",) if own or not is_first else ())(
-            params,
-            text,
-            jnp.asarray(at, jnp.int32),
-            terms,
-            cache,
-            config=model.config,
-            width=width,
-            reach=found.reach,
-            fresh=is_first and not found.held_B.any(),
-            rectangular=found.rectangular,
-            clean=clean or not is_first,
-        )
-        yield min(at + width, longest), text, cache
-    while np.asarray(text.active_B).any():
-        text, cache = jitted(extend, donate=("cache",))(
-            params,
-            text,
-            terms,
-            cache,
-            jnp.asarray(steps, jnp.int32),
-            config=model.config,
-            rectangular=found.rectangular,
-        )
-        yield longest, text, cache
-    caches.check(cache)
-
-
 def _items(
-    parts: Iterator[Part], request: Request, progress: Progress
+    parts: Iterator[Part], request: Request, progress: Progress, watch: Watch
 ) -> Iterator[list[list[int]]]:
     """Yield what is new in each part, once every prompt is in the cache."""
     found = request.plan
@@ -253,11 +218,12 @@ def _items(
         if done < longest:
             progress(done, total)
             continue
-        is_last = not np.asarray(text.active_B).any()
+        certain = watch.look(text)
+        is_last = not np.asarray(watch.halt(text).active_B).any()
         progress(done + new, done + new if is_last else total)
         rows = np.asarray(text.tokens_BS).tolist()
-        yield [row[a:b] for row, a, b in zip(rows, shown, ends, strict=True)]
-        shown = ends
+        yield [row[a:b] for row, a, b in zip(rows, shown, certain, strict=True)]
+        shown = certain
 
 
 def _newest(parts: Iterator[Part], seen: list[Part]) -> Iterator[Part]:

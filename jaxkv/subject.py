@@ -19,6 +19,7 @@ from jaxkv.spec.identity import weights_hash
 from jaxkv.testing import states, variants
 from jaxkv.testing.bounds import bound_of, residual_of
 from jaxkv.testing.driver import Driver
+from jaxkv.testing.explicit_codes import Form, form_of
 from jaxkv.testing.explicit_state import ExplicitState
 from jaxkv.testing.info import KV, SubjectInfo, describe
 from jaxkv.testing.inputs import check_points, check_room, encoder_inputs, read_tokens
@@ -96,7 +97,8 @@ class Subject(Texts):
 
         For the options see `step`, for encoder `init`.
 
-        With a layout of sinks, what its policy gives in one step: it is no full attention.
+        With a layout that changes results and gives the same for every cut of a text (sinks, codes
+        in the order "chunk_invariant"), what it gives in one step: it is no full attention.
 
         Raises:
             CapacityError: The texts are longer than the model's positions.
@@ -104,13 +106,14 @@ class Subject(Texts):
         """
         tokens = read_tokens("full", ids, self.model, count=count, mask=mask)
         check_room("full", int(tokens.count_B.max()), self.model)
-        if self.layout.startswith("sinks"):
+        is_plain = positions is None and visible is None
+        if is_plain and self._is_own_function:
             state = self.init(len(np.asarray(ids)), encoder=encoder)
             return self.step(state, ids, count=count, mask=mask)[0]
         self.forwarded_positions += int(tokens.real_BT.sum())
         source = self._read("full", encoder)
-        given: dict[str, Any] = {"positions": positions, "visible": visible}
-        if positions is not None or visible is not None:
+        given: dict[str, Any] = {"positions": positions, "visible": visible, "form": self._form}
+        if not is_plain:
             return self._driver.run_explicit("full", None, tokens, source, **given)[0]
         return self._driver.run(None, tokens, source)[0]
 
@@ -195,7 +198,7 @@ class Subject(Texts):
         """
         tokens = read_tokens("step", ids, self.model, count=count, mask=mask)
         self.forwarded_positions += int(tokens.real_BT.sum())
-        given: dict[str, Any] = {"positions": positions, "visible": visible}
+        given: dict[str, Any] = {"positions": positions, "visible": visible, "form": self._form}
         if isinstance(state, ExplicitState) or positions is not None or visible is not None:
             return self._driver.run_explicit("step", state, tokens, **given)
         logits_BTV, after = self._driver.run(state, tokens)
@@ -331,13 +334,22 @@ class Subject(Texts):
     def decoder_inputs(self) -> tuple[dict[str, Any], dict[str, np.ndarray]] | None:
         """Return the config as plain data, and float64 weights by canonical name, (out, in).
 
-        None for a layout of sinks: it is not the function that they describe.
+        None where the layout is another function than they describe: see `full`.
         """
-        if self.layout.startswith("sinks"):
+        if self._is_own_function:
             return None
         arrays = to_arrays(self.model)
         wide = {name: array.astype(np.float64) for name, array in arrays.items()}
         return self.model.config.to_dict(), wide
+
+    @property
+    def _form(self) -> Form | None:
+        """What is read from codes, whatever the steps."""
+        return form_of(self.model.config, self.layout, self.layout_options)
+
+    @property
+    def _is_own_function(self) -> bool:
+        return self.layout.startswith("sinks") or self._form is not None
 
     def _remade(self, model: Decoder | None = None, *, suffix: str, **changes: Any) -> "Subject":
         kept = {**self._on, "notes": self.notes, "compiled": self.compiled}

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from jaxkv.spec import command, command_cache, command_generate, flag_groups
+from jaxkv.spec import command, command_cache, command_generate, flag_groups, flags_drafts
 from jaxkv.spec.checkpoint import Checkpoint
 
 if TYPE_CHECKING:
@@ -16,7 +16,12 @@ if TYPE_CHECKING:
     from torchkv.model import Decoder
 
 # Where the functions are that flags can ask for, by the names that a group of flags gives them.
-ENTRIES = {"generate": "torchkv.generation"}
+ENTRIES = {
+    "generate": "torchkv.generation",
+    "beam_search": "torchkv.searching",
+    "sample_many": "torchkv.samples",
+    "speculate": "torchkv.speculative",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -53,9 +58,9 @@ class Engine:
         """Prompt tokens that a saved cache holds."""
         return len(self.held_ids)
 
-    def generate(self, prompt_ids: Sequence[int], budget: int) -> "Generated":
-        """Return the continuation."""
-        kept: dict[str, Any] = {} if self.cached else {"cached": False}
+    def generate(self, prompt_ids: Sequence[int], budget: int, **ending: Any) -> "Generated":
+        """Return the continuation, with what only `generate` takes of how it ends."""
+        kept = ending if self.cached else {**ending, "cached": False}
         # Only what was asked for: another entry need not take the rest.
         kept |= {"keep_cache": True} if self.keeps else {}
         kept |= {} if self.held is None else {"cache": self.held}
@@ -142,25 +147,42 @@ def prepare(options: argparse.Namespace, checkpoint: Checkpoint) -> Engine:
     Raises:
         JaxkvError: The checkpoint or an option does not fit.
     """
-    from torchkv.weights import from_arrays
-
-    model = from_arrays(
-        checkpoint.config,
-        checkpoint.weights,
-        dtype=command.dtype_of(options, checkpoint),
-        interleaved_qk=checkpoint.interleaved_qk,
-    )
+    dtype = command.dtype_of(options, checkpoint)
+    model = _model(checkpoint, dtype)
     is_score = options.command == "score"
     if is_score:
         return Engine(model, {}, cached=True)
     return Engine(
         model,
-        command_generate.asked(options, checkpoint),
+        command_generate.asked(options, checkpoint) | _draft(options, checkpoint, dtype),
         cached=not options.no_cache,
         keeps=options.save_cache is not None,
         entry=flag_groups.entry(options),
         tenant=options.tenant,
     )
+
+
+def _model(checkpoint: Checkpoint, dtype: str) -> "Decoder":
+    from torchkv.weights import from_arrays
+
+    return from_arrays(
+        checkpoint.config,
+        checkpoint.weights,
+        dtype=dtype,
+        interleaved_qk=checkpoint.interleaved_qk,
+    )
+
+
+def _draft(options: argparse.Namespace, checkpoint: Checkpoint, dtype: str) -> dict[str, Any]:
+    """Return what drafts, where a flag asks for it."""
+    flags_drafts.check_config(options, checkpoint)
+    if options.draft is not None:
+        return {"draft": _model(flags_drafts.open_draft(options, checkpoint), dtype)}
+    if options.prompt_lookup is None:
+        return {}
+    from torchkv.drafts import PromptLookup
+
+    return {"draft": PromptLookup()}
 
 
 def _entry(name: str) -> Callable[..., Any]:

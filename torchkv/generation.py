@@ -4,52 +4,25 @@ Letters: B rows, T prompt tokens with padding.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 
 from jaxkv.spec.errors import RequestError
+from jaxkv.spec.stop import Decode, check_stops
 from torchkv import caches
 from torchkv.caches import Cache
-from torchkv.caches.prefix import Lease, PrefixStore
+from torchkv.caches.prefix import PrefixStore
 from torchkv.loop import Text, run
 from torchkv.model import Decoder, params_of
-from torchkv.planning import Plan
-from torchkv.prefixed import abandoning, check_store, open_lease, whole_rows
+from torchkv.parts import run_until
+from torchkv.prefixed import abandoning, check_store, open_lease
+from torchkv.processor_settings import Bias
 from torchkv.request import Request, check, device_arrays, device_sources, new_cache
+from torchkv.results import Generated, collect, named, nothing_new, plan_logprobs
+from torchkv.stopping import Watch, take_back
 
 
-@dataclass(frozen=True)
-class Generated:
-    """What a request gave.
-
-    Attributes:
-        tokens: Prompt and new ids of each row.
-        new_tokens: New ids of each row; an end token that stopped the row is its last.
-        length_B: int32, tokens of each row, prompt and new.
-        forwarded_positions_B: int32, positions of each row that went through the model; beside an
-            encoder, its decoder.
-        compilations: None, nothing is compiled.
-        cache: The cache after the last forward, with `keep_cache`. It holds all tokens but the last
-            new one.
-        logprobs: With `logprobs`, float32 for each new id: the natural logarithm of its probability
-            under the model's own distribution, before temperature and filters.
-        reused_B: int32, prompt tokens of each row that a prefix store knew already.
-    """
-
-    tokens: list[list[int]]
-    new_tokens: list[list[int]]
-    length_B: np.ndarray
-    forwarded_positions_B: np.ndarray
-    compilations: int | None
-    cache: Cache | None
-    logprobs: list[np.ndarray] | None
-    reused_B: np.ndarray
-
-
-@torch.no_grad()
 def generate(
     model: Decoder,
     prompts: Any = None,
@@ -64,7 +37,14 @@ def generate(
     top_p: float | Sequence[float] = 1.0,
     min_p: float | Sequence[float] = 0.0,
     seeds: int | Sequence[int] = 0,
-    logprobs: bool = False,
+    repetition_penalty: float | Sequence[float] = 1.0,
+    presence_penalty: float | Sequence[float] = 0.0,
+    frequency_penalty: float | Sequence[float] = 0.0,
+    logit_bias: Bias | Sequence[Bias | None] | None = None,
+    min_new_tokens: int | Sequence[int] = 0,
+    stop: str | Sequence[str] = (),
+    decode: Decode | None = None,
+    logprobs: bool | int = False,
     capacity: int | None = None,
     layout: str = "contiguous",
     slack: int = 0,
@@ -101,7 +81,21 @@ def generate(
         min_p: The least probability of such a token, as a share of the largest.
         seeds: A row's draws follow from its own seed and each token's place in its text, so they do
             not depend on other rows, and a continued cache draws as one long run.
-        logprobs: Whether to return the new tokens' log-probabilities.
+        repetition_penalty: Of tokens of the text so far. This and the four that follow change each
+            row's logits before it takes a token, greedy or drawn, before temperature and filters;
+            see `plan_processors`. What counts is the text that this call sees, prompt and new
+            tokens, not what `cache` held before; padding never does. Other values cost no
+            compilation.
+        presence_penalty: Of new tokens.
+        frequency_penalty: Of new tokens, as often as they came.
+        logit_bias: Added to the logits of the ids named; one mapping for all rows or one a row.
+        min_new_tokens: New tokens before any end token.
+        stop: Strings that end a row. The result ends before the one that is complete first: ids
+            whose text reaches into it are cut off. Runs the programs of `stream`, 8 tokens at a
+            time, between which the host looks at the text.
+        decode: New ids -> text, for `stop`; a tokenizer's.
+        logprobs: Whether to return the new tokens' log-probabilities; a number N from 1 to V also
+            returns the N likeliest tokens at each place.
         capacity: Tokens that a row can hold; by default what the request needs.
         layout: Of a cache made here: "contiguous", "paged", or "window" for rings in the layers
             that have a window; "quantized" and "sinks" change the result, see docs/choosing.md.
@@ -126,7 +120,7 @@ def generate(
         CapacityError: The request does not fit; see `plan`.
         ShapeError: The prompts or the cache do not fit the model.
     """
-    _check_uncached(cached=cached, cache=cache, keep_cache=keep_cache)
+    _check_uncached(cached=cached, cache=cache, keep_cache=keep_cache, stop=stop)
     check_store(
         "generate",
         model,
@@ -160,10 +154,22 @@ def generate(
             "min_p": min_p,
             "seeds": seeds,
         },
+        processing={
+            "repetition_penalty": repetition_penalty,
+            "presence_penalty": presence_penalty,
+            "frequency_penalty": frequency_penalty,
+            "logit_bias": logit_bias,
+            "min_new_tokens": min_new_tokens,
+        },
     )
+    stops = check_stops("generate", stop, decode)
+    watch = Watch(stops)
+    asked, top = plan_logprobs("generate", logprobs, model.config.vocab_size)
     found = request.plan
     if not found.budget_B.any():
-        return _nothing_new(found, cache if keep_cache else None, logprobs=logprobs)
+        return named(
+            watch, nothing_new(request, cache if keep_cache else None, logprobs=asked, top=top)
+        )
     is_clean, lease = cache is None, None
     if store is not None:
         lease, request = open_lease(store, model, request, adapter=adapter, tenant=tenant)
@@ -182,17 +188,40 @@ def generate(
             options=layout_options,
         )
     with abandoning(store, lease):
-        text, cache = _run(model, request, cache, clean=is_clean, logprobs=logprobs)
-        result = _collect(request.plan, lease, text, cache if keep_cache else None)
+        text, cache = _run(
+            model,
+            request,
+            cache,
+            watch,
+            clean=is_clean,
+            kept=keep_cache or store is not None,
+            logprobs=asked,
+            top=top,
+        )
+        result = collect(request.plan, lease, text, None, cache if keep_cache else None)
         if store is not None and lease is not None and cache is not None:
             store.settle(lease, cache, result.tokens)
-    return result
+    return named(watch, result)
 
 
 def _run(
-    model: Decoder, request: Request, cache: Cache | None, *, clean: bool, logprobs: bool
+    model: Decoder,
+    request: Request,
+    cache: Cache | None,
+    watch: Watch,
+    *,
+    clean: bool,
+    kept: bool,
+    logprobs: bool,
+    top: int,
 ) -> tuple[Text, Cache | None]:
     found = request.plan
+    if watch.stops is not None and cache is not None:
+        ready = cache
+        carried = {"clean": clean, "logprobs": logprobs, "top": top}
+        text, cache = run_until(model, request, lambda: ready, watch, **carried)
+        held_B = torch.tensor(found.held_B, device=text.length_B.device)
+        return text, take_back(cache, text, held_B) if kept else None
     text, cache = run(
         params_of(model),
         *device_arrays(request, model.embed.device),
@@ -204,47 +233,19 @@ def _run(
         rectangular=found.rectangular,
         clean=clean,
         logprobs=logprobs,
+        top=top,
     )
     if cache is not None:
         caches.check(cache)
     return text, cache
 
 
-def _nothing_new(found: Plan, cache: Cache | None, *, logprobs: bool) -> Generated:
-    counts = found.count_B.tolist()
-    rows = [ids[:count] for ids, count in zip(found.ids_BT.tolist(), counts, strict=True)]
-    none = [np.zeros(0, np.float32) for _ in rows] if logprobs else None
-    nothing_B = np.zeros_like(found.count_B)
-    return Generated(
-        rows, [[] for _ in rows], found.count_B, nothing_B, None, cache, none, nothing_B
-    )
-
-
-def _collect(found: Plan, lease: Lease | None, text: Text, cache: Cache | None) -> Generated:
-    lengths, counts = text.length_B.tolist(), found.count_B.tolist()
-    rows = [ids[:n] for ids, n in zip(text.tokens_BS.tolist(), lengths, strict=True)]
-    new = [row[count:] for row, count in zip(rows, counts, strict=True)]
-    logprobs = None
-    if text.logprob_BS is not None:
-        each = zip(text.logprob_BS.cpu().numpy(), counts, lengths, strict=True)
-        logprobs = [row[count:length].copy() for row, count, length in each]
-    # Copies: a view would keep the tensor alive with the result.
-    both = (text.length_B, text.forwarded_B)
-    length_B, forwarded_B = (x_B.cpu().numpy().copy() for x_B in both)
-    reused_B = np.zeros_like(found.count_B) if lease is None else lease.reused_B
-    return Generated(
-        whole_rows(lease, rows),
-        new,
-        length_B + reused_B,
-        forwarded_B,
-        None,
-        cache,
-        logprobs,
-        reused_B,
-    )
-
-
-def _check_uncached(*, cached: bool, cache: Cache | None, keep_cache: bool) -> None:
+def _check_uncached(*, cached: bool, cache: Cache | None, keep_cache: bool, stop: Any) -> None:
+    if not cached and stop:
+        raise RequestError(
+            f"generate: stop is {stop!r} and cached False, expected a cache to go on from after "
+            "the text was looked at. Leave out stop, or set cached=True."
+        )
     if not cached and (cache is not None or keep_cache):
         raise RequestError(
             "generate: cached=False keeps nothing. Leave out cache and keep_cache, or set "

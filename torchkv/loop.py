@@ -15,7 +15,8 @@ from torchkv import caches, sampling
 from torchkv.caches import Cache, Source
 from torchkv.encoder import encode
 from torchkv.model import Params, forward
-from torchkv.sampling import Sampler
+from torchkv.processors import Processors, process
+from torchkv.sampling import Sampler, TopTokens
 
 Sources = tuple[Int[Array, "B E"], Int[Array, " B"]]
 """int32 ids of the texts that an encoder reads, and how many of each are real."""
@@ -34,6 +35,8 @@ class Text:
         forwarded_B: int32, positions that entered the model.
         logprob_BS: float32, of each new token where it stands in `tokens_BS`, written in place too;
             None unless wanted.
+        top: The likeliest tokens at each place, [B, S, n], written in place too; None unless
+            wanted.
     """
 
     tokens_BS: Int[Array, "B S"]
@@ -42,6 +45,7 @@ class Text:
     active_B: Bool[Array, " B"]
     forwarded_B: Int[Array, " B"]
     logprob_BS: Float[Array, "B S"] | None
+    top: TopTokens | None = None
 
 
 @dataclass(frozen=True)
@@ -53,12 +57,14 @@ class Terms:
         held_B: int32, tokens that the cache held before the text.
         end_E: int32, tokens that end a row; -1 for none.
         sampler: None if all rows are greedy.
+        processors: None if no row's text changes its logits.
     """
 
     budget_B: Int[Array, " B"]
     held_B: Int[Array, " B"]
     end_E: Int[Array, " E"]
     sampler: Sampler | None
+    processors: Processors | None = None
 
 
 def start(
@@ -68,6 +74,7 @@ def start(
     *,
     slots: int,
     logprobs: bool,
+    top: int = 0,
 ) -> Text:
     """Return the texts before anything has entered the model.
 
@@ -77,13 +84,18 @@ def start(
         budget_B: int32, new tokens of each row at most.
         slots: Tokens that a text has room for, T at least.
         logprobs: Whether they are wanted.
+        top: Of how many of the likeliest tokens too.
     """
     # One place more: a row that has stopped writes to the place after its end.
     tokens_BS = ids_BT.new_zeros((ids_BT.shape[0], slots + 1))
     tokens_BS[:, : ids_BT.shape[1]] = ids_BT
     none_B = torch.zeros_like(count_B)
     logprob_BS = torch.zeros_like(tokens_BS, dtype=torch.float32) if logprobs else None
-    return Text(tokens_BS, count_B, none_B, budget_B > 0, none_B, logprob_BS)
+    kept = None
+    if top:
+        with tokens_BS.device:
+            kept = sampling.no_tokens(tokens_BS.shape[0], tokens_BS.shape[1], top)
+    return Text(tokens_BS, count_B, none_B, budget_B > 0, none_B, logprob_BS, kept)
 
 
 @torch.no_grad()
@@ -101,6 +113,7 @@ def run(
     rectangular: bool,
     clean: bool,
     logprobs: bool,
+    top: int = 0,
 ) -> tuple[Text, Cache | None]:
     """Return the finished texts and the cache: prefill, then a loop of one-token steps.
 
@@ -117,9 +130,11 @@ def run(
         rectangular: Whether all rows have one length and one count.
         clean: Whether the cache's unused slots hold finite numbers; else they are scrubbed once.
         logprobs: Whether the texts carry them.
+        top: Of how many of the likeliest tokens too.
     """
     width = ids_BT.shape[1]
-    text = start(ids_BT, count_B, terms.budget_B, slots=max(reach + 1, width), logprobs=logprobs)
+    slots = max(reach + 1, width)
+    text = start(ids_BT, count_B, terms.budget_B, slots=slots, logprobs=logprobs, top=top)
     source = None if sources is None else encode(params, *sources, config=config)
     if cache is None:
         while bool(text.active_B.any()):
@@ -300,16 +315,25 @@ def append(text: Text, logits_BV: Float[Array, "B V"], *, terms: Terms) -> Text:
         logits_BV: The model's for each row's next token.
         terms: What each row wants.
     """
+    wanted_BV = logits_BV
+    if terms.processors is not None:
+        tokens = (text.tokens_BS, text.length_B, text.new_B)
+        wanted_BV = process(logits_BV, terms.processors, *tokens, terms.end_E)
     if terms.sampler is None:
-        next_B = sampling.greedy(logits_BV)
+        next_B = sampling.greedy(wanted_BV)
     else:
-        next_B = sampling.sample(logits_BV, terms.sampler, terms.held_B + text.length_B)
+        next_B = sampling.sample(wanted_BV, terms.sampler, terms.held_B + text.length_B)
     # A row that is not active writes behind its end, where nothing is read.
     place_B1 = text.length_B.long().unsqueeze(1)
     text.tokens_BS.scatter_(1, place_B1, next_B.unsqueeze(1))
     if text.logprob_BS is not None:
         logprob_B1 = sampling.logprob(logits_BV, next_B).unsqueeze(1)
         text.logprob_BS.scatter_(1, place_B1, logprob_B1)
+    if text.top is not None:
+        id_BA, logprob_BA = sampling.top_logprobs(logits_BV, top=text.top.id_BSA.shape[2])
+        row_B1 = torch.arange(len(place_B1), device=place_B1.device).unsqueeze(1)
+        text.top.id_BSA[row_B1, place_B1] = id_BA.unsqueeze(1)
+        text.top.logprob_BSA[row_B1, place_B1] = logprob_BA.unsqueeze(1)
     new_B = text.new_B + text.active_B
     has_stopped_B = torch.isin(next_B, terms.end_E) | (new_B >= terms.budget_B)
     return replace(

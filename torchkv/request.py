@@ -18,6 +18,8 @@ from torchkv.caches import Cache
 from torchkv.loop import Terms
 from torchkv.model import Decoder
 from torchkv.planning import Plan, plan
+from torchkv.processor_settings import ProcessorSettings, plan_processors
+from torchkv.processors import place
 from torchkv.sampling import Sampler
 from torchkv.settings import Settings, plan_sampling
 
@@ -30,11 +32,16 @@ class Request:
         plan: Prompts, budgets and sizes.
         settings: How tokens are drawn.
         end_ids: Tokens that end a row.
+        processing: What texts do to their own logits; None for nothing.
+        known: Of each row, prompt tokens that a prefix store knew and the plan lacks; None without
+            a store.
     """
 
     plan: Plan
     settings: Settings
     end_ids: tuple[int, ...]
+    processing: ProcessorSettings | None = None
+    known: tuple[tuple[int, ...], ...] | None = None
 
 
 def check(
@@ -46,6 +53,7 @@ def check(
     cache: Cache | None,
     capacity: int | None,
     sampling: dict[str, Any],
+    processing: Mapping[str, Any] | None = None,
     **asked: Any,
 ) -> Request:
     """Return the request, if the model can serve it.
@@ -58,6 +66,7 @@ def check(
         cache: Earlier tokens; its capacity is the one that counts.
         capacity: Of a cache to be made.
         sampling: See `plan_sampling`.
+        processing: See `plan_processors`; None for none.
         **asked: `max_new_tokens`, `mask_BT`, `encoder` and `encoder_mask_BE`.
 
     Raises:
@@ -87,7 +96,9 @@ def check(
         held_B=None if cache is None else cache.length_B.cpu(),
         **asked,
     )
-    return Request(found, plan_sampling(vocab_size, found.batch, **sampling), ends)
+    settings = plan_sampling(vocab_size, found.batch, **sampling)
+    processors = plan_processors(vocab_size, found.batch, ends, **(processing or {}))
+    return Request(found, settings, ends, processors)
 
 
 def _check_kinds(function: str, model: Any, cache: Any) -> None:
@@ -181,7 +192,9 @@ def device_arrays(
         torch.tensor(array, device=device)
         for array in (found.ids_BT, found.count_B, found.budget_B, found.held_B)
     )
-    return ids_BT, count_B, Terms(budget_B, held_B, end_E, sampler)
+    with device:
+        processors = request.processing and place(request.processing, request.known)
+    return ids_BT, count_B, Terms(budget_B, held_B, end_E, sampler, processors)
 
 
 def device_sources(

@@ -1,4 +1,7 @@
-"""Logits -> token. Letters: B rows, V vocabulary, M tokens that may be drawn.
+"""Logits -> token.
+
+Letters: B rows, S slots, V vocabulary, M tokens that may be drawn, A likeliest tokens.
+
 
 Order and ties of the filters are those of transformers 5.24, generation/logits_process.py:
 temperature, top-k, top-p, min-p, each on what the one before left.
@@ -29,6 +32,19 @@ class Sampler:
     tail_B: Float[Array, " B"]
     min_p_B: Float[Array, " B"]
     seed_B: Int[Array, " B"]
+
+
+@dataclass(frozen=True)
+class TopTokens:
+    """The likeliest tokens at each place of each text.
+
+    Attributes:
+        id_BSA: int32, the likeliest first; of equal ones the lowest id.
+        logprob_BSA: float32, their log-probabilities under the model's own distribution.
+    """
+
+    id_BSA: Int[Array, "B S A"]
+    logprob_BSA: Float[Array, "B S A"]
 
 
 def greedy(logits_BV: Float[Array, "B V"]) -> Int[Array, " B"]:
@@ -88,19 +104,26 @@ def _warp_row(logits_V: Array, temperature: float, top_k: int, tail: float, min_
     return logits_V
 
 
-def uniform(seed_B: Int[Array, " B"], place_B: Int[Array, " B"]) -> Float[Array, " B"]:
+def uniform(
+    seed_B: Int[Array, " B"], place_B: Int[Array, " B"], *, stream: int = 0
+) -> Float[Array, " B"]:
     """Return one float64 number of [0, 1) a row: a function of its seed and place alone.
 
     From a generator of the row's own; its numbers are not the other twin's.
+
+    Args:
+        seed_B: Of each row.
+        place_B: int32, of the token in its row's text.
+        stream: A place has further numbers, independent of the first: one a stream.
     """
-    return torch.stack(
-        [_uniform(*pair) for pair in zip(seed_B.tolist(), place_B.tolist(), strict=True)]
-    ).to(seed_B.device)
+    pairs = zip(seed_B.tolist(), place_B.tolist(), strict=True)
+    return torch.stack([_uniform(*pair, stream) for pair in pairs]).to(seed_B.device)
 
 
-def _uniform(seed: int, place: int) -> Array:
-    # torch's generator takes 32 bits of a seed: both numbers are hashed into them.
-    mixed = np.random.SeedSequence([seed, place]).generate_state(1)
+def _uniform(seed: int, place: int, stream: int) -> Array:
+    # torch's generator takes 32 bits of a seed: all numbers are hashed into them.
+    entropy = [seed, place, stream] if stream else [seed, place]
+    mixed = np.random.SeedSequence(entropy).generate_state(1)
     generator = torch.Generator().manual_seed(int(mixed[0]))
     return torch.rand((), dtype=torch.float64, generator=generator)
 
@@ -128,6 +151,28 @@ def logprob(logits_BV: Float[Array, "B V"], token_B: Int[Array, " B"]) -> Float[
     """
     logprob_BV = _widen(logits_BV).log_softmax(-1)
     return logprob_BV.gather(1, token_B.long().unsqueeze(1)).squeeze(1).float()
+
+
+def top_logprobs(
+    logits_BV: Float[Array, "B V"], *, top: int
+) -> tuple[Int[Array, "B A"], Float[Array, "B A"]]:
+    """Return ids, int32, and log-probabilities, float32, of each row's `top` likeliest tokens.
+
+    The likeliest first, of equal ones the lowest id. Under the model's own distribution, as
+    `logprob`.
+
+    Cost: sorts the vocabulary.
+    """
+    # topk leaves open which of equal ones comes first.
+    falling_BV, id_BV = _widen(logits_BV).log_softmax(-1).sort(stable=True, descending=True)
+    return id_BV[:, :top].to(torch.int32), falling_BV[:, :top].float()
+
+
+def no_tokens(batch: int, slots: int, top: int) -> TopTokens:
+    """Return room for the `top` likeliest tokens at each place."""
+    return TopTokens(
+        torch.zeros((batch, slots, top), dtype=torch.int32), torch.zeros((batch, slots, top))
+    )
 
 
 def _widen(logits_BV: Array) -> Array:

@@ -1,13 +1,13 @@
 """How the tokens of each row are drawn, checked before anything runs. Letters: B rows."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from jaxkv.spec.errors import RequestError, ShapeError
+from torchkv.per_row import is_real, is_whole, per_row
 
 SEEDS = 1 << 32
 HOTTEST = float(np.finfo(np.float32).max)
@@ -92,18 +92,10 @@ def _each(
     least: float = 0,
     most: float = math.inf,
 ) -> list[Any]:
-    values = list(given) if isinstance(given, Iterable) else [given] * batch
-    if len(values) != batch:
-        raise ShapeError(
-            f"plan_sampling: {name} has {len(values)} numbers for {batch} prompts. Give one, or "
-            "one a prompt."
-        )
-    for value in values:
-        is_number = isinstance(value, int | np.integer)
-        if not whole:
-            is_number = is_number or isinstance(value, float | np.floating)
+    def fits(value: Any) -> bool:
         # A NaN fails every comparison, and top_p alone excludes its lower end.
-        fits = is_number and not isinstance(value, bool) and least <= value <= most
-        if not fits or value == math.inf or (name == "top_p" and value == 0):
-            raise RequestError(f"plan_sampling: {name} is {value!r}, expected {wanted}.")
-    return values
+        is_number = is_whole(value) if whole else is_real(value)
+        is_end = value == math.inf or (name == "top_p" and value == 0)
+        return is_number and least <= value <= most and not is_end
+
+    return per_row("plan_sampling", name, given, batch, wanted=wanted, fits=fits)

@@ -228,8 +228,14 @@ class Recomputing(Planted):
     def forward(self, held: Held, call: Call) -> tuple[NDArray, Held]:
         """Step rightly, after needless work."""
         if call.later and call.real_BT.all() and len({*call.length_B.tolist()}) == 1:
-            self.inner.full(np.array(held.texts, np.int32))
+            self.inner.full(np.array(held.texts, np.int32), **_read_besides(held))
         return self.pass_on(held, call.ids_BT, **call.options)
+
+
+def _read_besides(held: Held) -> dict[str, Any]:
+    """Return what `full` is owed besides its ids; whose row it is does not matter to the work."""
+    encoder = held.options.get("encoder")
+    return {} if encoder is None else {"encoder": np.repeat(encoder[:1], len(held.texts), axis=0)}
 
 
 @fault(

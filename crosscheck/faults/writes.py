@@ -13,6 +13,7 @@ from crosscheck.faults.bands import band, common, for_rows
 from crosscheck.faults.planted import Call, Held, Planted
 from crosscheck.faults.registry import fault
 from crosscheck.faults.storing import NEEDS, Storing, Written, has_heads
+from crosscheck.relations.drive import encoder_of, start
 
 # Small enough to repeat within the smallest ring.
 PAGE = 2
@@ -24,7 +25,7 @@ def _square(subject: Any) -> None:
     Raises:
         CrosscheckError: Their shapes differ.
     """
-    kv = subject.kv(subject.init(1, 1), 0)
+    kv = subject.kv(start(subject, 1, 1, encoder=encoder_of(subject, 1, 0)), 0)
     if kv.keys_BSKH.shape != kv.values_BSKH.shape:
         raise CrosscheckError(
             f"plant: keys are {kv.keys_BSKH.shape}, values {kv.values_BSKH.shape}, and cannot "

@@ -74,7 +74,7 @@ class Limits:
 
     def lowest(self, held: int) -> int:
         """Return how far back a row may go once any row has held so many tokens."""
-        if self.window is None or self.room_back is None or held < self.window:
+        if self.room_back is None or (self.window is not None and held < self.window):
             return 0
         return max(0, held - self.room_back)
 

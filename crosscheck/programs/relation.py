@@ -22,6 +22,7 @@ from crosscheck.programs.draw import Limits
 from crosscheck.programs.expect import full_texts, tabulate
 from crosscheck.programs.model import Rows
 from crosscheck.programs.run import check_ops, run_program
+from crosscheck.relations.entries import loose
 from crosscheck.relations.registry import Sides, relation
 from crosscheck.subjects.protocol import SubjectInfo, describe, steady
 
@@ -55,8 +56,10 @@ def telling_programs(info: SubjectInfo, seed: int) -> Iterator[Case]:
 def _fits(case: Case, info: SubjectInfo) -> bool:
     if Pad("right", 2) in case.ops and "count" not in info.capabilities:
         return False
-    # A small ring may refuse to go back; the generated programs know how far they may.
+    # A small ring or a cache of codes may refuse to go back; generated programs know how far to go.
     smallest = min((w for w in info.windows if w is not None), default=None)
+    if "quant" in info.capabilities:
+        smallest = 0
     rows, held = Rows.start(case), 0
     for op in case.ops:
         held = max(held, max(rows.lengths) + (op.k if isinstance(op, Speculate) else 0))
@@ -67,7 +70,7 @@ def _fits(case: Case, info: SubjectInfo) -> bool:
 
 
 def _not_bounded(info: SubjectInfo) -> str | None:
-    if "quant" in info.capabilities:
+    if "quant" in info.capabilities and "quant_invariant" not in info.capabilities:
         return "the bound of a quantized cache holds for the texts of quant.bound"
     return None
 
@@ -93,7 +96,7 @@ def program(candidate: Any, reference: Any, case: Case) -> Sides:
     left_points, right_points = {}, {}
     if table.length_MT is not None:
         left_points["length"], right_points["length"] = table.length_MT, table.held_MT
-    return Sides(
+    sides = Sides(
         left_points | {"logits": table.logits_MTV},
         right_points | {"logits": right},
         valid=table.valid_MT,
@@ -105,6 +108,7 @@ def program(candidate: Any, reference: Any, case: Case) -> Sides:
             "lengths": list(trace.lengths),
         },
     )
+    return loose(candidate, reference, sides, exact_right=True)
 
 
 def _halves(info: SubjectInfo, seed: int) -> Iterator[Case]:

@@ -96,7 +96,7 @@ def cache_rollback(candidate: Any, reference: Any, case: Case) -> Sides:
         words=(f"{dropped} tokens fed and rolled back", "never fed"),
         meta={"keep": keep, "dropped": dropped, "windows": info.windows},
     )
-    return loose(candidate, sides)
+    return loose(candidate, reference, sides)
 
 
 def _joined(*parts: np.ndarray) -> np.ndarray:
@@ -155,7 +155,7 @@ def cache_fork_gather(candidate: Any, reference: Any, case: Case) -> Sides:
         words=(f"rows {rows} gathered after {first}", "so from the start"),
         meta={"rows": rows, "first": first},
     )
-    return loose(candidate, sides)
+    return loose(candidate, reference, sides)
 
 
 def _continued(ids: np.ndarray, rows: list[int], first: int) -> np.ndarray:
@@ -189,6 +189,7 @@ def _forked(candidate: Any, reference: Any, case: Case) -> Sides:
     ]
     return loose(
         candidate,
+        reference,
         Sides(
             {"fork": _joined(*forked), "logits": _joined(*went_on)},
             {"fork": wanted[0], "logits": wanted[1]},

@@ -18,6 +18,7 @@ from crosscheck.relations.texts import (
     tokens_for,
 )
 from crosscheck.subjects.protocol import SubjectInfo, describe
+from crosscheck.tolerance import semantic
 
 
 def _prefill_cases(info: SubjectInfo, seed: int) -> Iterator[Case]:
@@ -37,7 +38,7 @@ def _against_full(candidate: Any, reference: Any, case: Case) -> Sides:
         words=(f"chunks {','.join(map(str, sizes))}", "one forward"),
         meta={"sizes": sizes, "windows": describe(candidate).windows},
     )
-    return loose(candidate, sides, exact_right=True)
+    return loose(candidate, reference, sides, exact_right=True)
 
 
 @relation(
@@ -118,6 +119,7 @@ def cache_causal(candidate: Any, reference: Any, case: Case) -> Sides:
     )
     return loose(
         candidate,
+        reference,
         Sides(
             left,
             right,
@@ -158,7 +160,11 @@ def _prefix_cases(info: SubjectInfo, seed: int) -> Iterator[Case]:
     catches={"mask.none", "page.alias", "write.overlap"},
 )
 def cache_prefix(candidate: Any, reference: Any, case: Case) -> Sides:
-    """Extending a prefix leaves its keys and values, and its logits are those of its own run."""
+    """Extending a prefix leaves its keys and values, and its logits are those of its own run.
+
+    In a quantized cache keys and values become codes as the text goes on: there they are owed as
+    the whole text in one step leaves them.
+    """
     n, t, info = int(case.meta["prefix"]), case.ids.shape[1], describe(candidate)
     encoder, sizes = encoder_of(candidate, len(case.ids), case.seed), sizes_of(case)
     head, tail = parted(sizes, n)
@@ -166,8 +172,12 @@ def cache_prefix(candidate: Any, reference: Any, case: Case) -> Sides:
     first = feed(candidate, state, case.ids[:, :n], head)
     before = entries(candidate, first.state, n)
     after = feed(candidate, first.state, case.ids[:, n:], tail)
-    left, right = pair(entries(candidate, after.state, n), before, info, t)
+    held = entries(candidate, after.state, n)
     at_once = run(candidate, case.ids, whole(info, t), encoder=encoder)
+    level = None
+    if "quant" in info.capabilities:
+        before, level = entries(candidate, at_once.state, n), semantic()
+    left, right = pair(held, before, info, t)
     alone = run(_with_cache(reference, candidate), case.ids[:, :n], head, encoder=encoder)
     sides = Sides(
         {**left, "logits": at_once.logits_BTV[:, :n]},
@@ -175,5 +185,6 @@ def cache_prefix(candidate: Any, reference: Any, case: Case) -> Sides:
         chunks=(0,),
         words=(f"extended to {t}", f"prefix of {n} alone"),
         meta={"prefix": n, "sizes": sizes},
+        level=level,
     )
-    return loose(candidate, sides)
+    return loose(candidate, reference, sides)

@@ -129,16 +129,17 @@ def cached_or_full(
 
 
 def refusing(info: SubjectInfo, what: str, call: Callable[[], Any]) -> Any:
-    """Return what a call gives; its exception is a refusal where a window may have evicted tokens.
+    """Return what a call gives; its exception is a refusal where tokens may be gone as they were.
 
     Raises:
-        Refused: The subject has windows, or does not say whether, and raised.
+        Refused: The subject has windows or codes, or does not say whether, and raised.
     """
     try:
         return call()
     except Exception as error:
-        full_attention = bool(info.windows) and not any(info.windows)
-        if isinstance(error, Refused) or full_attention or not is_refusal(error):
+        keeps_all = bool(info.windows) and not any(info.windows)
+        keeps_all &= "quant" not in info.capabilities
+        if isinstance(error, Refused) or keeps_all or not is_refusal(error):
             raise
         raise Refused(f"{info.name} refused {what}: {error}") from error
 

@@ -92,17 +92,25 @@ def _may_be_gone(info: SubjectInfo, layer: int, left: Entries, length: int) -> N
     return np.broadcast_to(gone_T, left.held[layer].shape)
 
 
-def loose(candidate: Any, sides: Sides, *, exact_right: bool = False) -> Sides:
-    """Return the sides; a quantized candidate is held to its bound.
+def loose(candidate: Any, reference: Any, sides: Sides, *, exact_right: bool = False) -> Sides:
+    """Return the sides; where a quantized candidate may differ, they are held to its bound.
 
-    Keys and values stay where their bound is known, in units that make it that of the logits.
+    In float64 a quantized cache that gives one function for every cut of a text owes that function
+    exactly, to itself and to others that compute it too. Below, rounding moves numbers across the
+    edges of codes. Keys and values stay where their bound is known, in units that make it that of
+    the logits.
 
     Args:
         candidate: The subject of the left side.
+        reference: That of the right side.
         sides: What is to be compared.
-        exact_right: Whether the right side is exact; else both err.
+        exact_right: Whether the right side comes from `full`, which for others than such caches is
+            exact; else both err.
     """
     if "quant" not in describe(candidate).capabilities:
+        return sides
+    is_one_function = is_invariant(candidate) and is_invariant(reference)
+    if is_one_function and sides.left["logits"].dtype == np.float64:
         return sides
     bounds = bound_of(candidate)
     eps = bounds["logits"]
@@ -114,7 +122,13 @@ def loose(candidate: Any, sides: Sides, *, exact_right: bool = False) -> Sides:
     left, right = (
         {k: side[k] * unit for k, unit in units.items()} for side in (sides.left, sides.right)
     )
-    return replace(sides, left=left, right=right, level=bounded(eps * (1 if exact_right else 2)))
+    err = 1 if exact_right and not is_invariant(reference) else 2
+    return replace(sides, left=left, right=right, level=bounded(eps * err))
+
+
+def is_invariant(subject: Any) -> bool:
+    """Return whether a subject's codes give one function for every cut of a text."""
+    return "quant_invariant" in describe(subject).capabilities
 
 
 def bound_of(subject: Any) -> dict[str, float]:

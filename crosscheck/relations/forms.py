@@ -37,7 +37,7 @@ def _same(left: Any, right: Any, case: Case, candidate: Any, words: tuple[str, s
         words=words,
         meta={"sizes": sizes},
     )
-    return loose(candidate, sides)
+    return loose(candidate, right, sides)
 
 
 @relation(
@@ -94,7 +94,7 @@ def layout_equal(candidate: Any, reference: Any, case: Case) -> Sides:
         words=(name, describe(other).name),
         meta={"layout": name, "sizes": sizes},
     )
-    return loose(candidate, sides)
+    return loose(candidate, reference, sides)
 
 
 @relation(
@@ -134,4 +134,4 @@ def jit_equal(candidate: Any, reference: Any, case: Case) -> Sides:
         words=("compiled", "eager"),
         meta={"sizes": sizes},
     )
-    return loose(candidate, sides)
+    return loose(candidate, reference, sides)

@@ -214,4 +214,4 @@ def cache_capacity(candidate: Any, reference: Any, case: Case) -> Sides:
         words=(f"capacity {room}", f"capacity {generous}"),
         meta={"capacity": room, "sizes": sizes, "refused": refused, "fed": fed},
     )
-    return loose(candidate, sides)
+    return loose(candidate, reference, sides)

@@ -66,7 +66,7 @@ def page_permute(candidate: Any, reference: Any, case: Case) -> Sides:
         words=("pages permuted" if size is None else f"pages of {size}", "as they lay"),
         meta={"page_size": size, "sizes": sizes},
     )
-    return loose(candidate, sides)
+    return loose(candidate, reference, sides)
 
 
 def _prefix_cases(info: SubjectInfo, seed: int) -> Iterator[Case]:
@@ -113,4 +113,4 @@ def prefix_share(candidate: Any, reference: Any, case: Case) -> Sides:
     )
     if not any(reused):
         raise Refused(f"{describe(candidate).name} reused no token of {reused}.")
-    return loose(candidate, sides, exact_right=True)
+    return loose(candidate, reference, sides, exact_right=True)

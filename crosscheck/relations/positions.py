@@ -45,7 +45,7 @@ def _with_positions(candidate: Any, reference: Any, case: Case, shift: int) -> S
     }
     words = (f"positions {shift}..{shift + t - 1} given", "by default")
     sides = Sides(left, right, chunks=fed.starts, words=words, meta={"shift": shift})
-    return loose(candidate, sides)
+    return loose(candidate, reference, sides)
 
 
 @relation(

@@ -59,7 +59,7 @@ def batch_rows(candidate: Any, reference: Any, case: Case) -> Sides:
         meta={"order": order, "sizes": sizes},
         level=bitwise() if same_bits else None,
     )
-    return loose(candidate, sides)
+    return loose(candidate, reference, sides)
 
 
 def _left_cases(info: SubjectInfo, seed: int) -> Iterator[Case]:
@@ -123,7 +123,7 @@ def pad_left(candidate: Any, reference: Any, case: Case) -> Sides:
             "positions": "default" if positions is None else "given",
         },
     )
-    return loose(candidate, sides)
+    return loose(candidate, reference, sides)
 
 
 def _padded_run(
@@ -218,7 +218,7 @@ def pad_right(candidate: Any, reference: Any, case: Case) -> Sides:
         words=(f"lengths {'/'.join(map(str, case.lengths))}, padded", "rows alone"),
         meta={"lengths": list(case.lengths), "way": case.meta["way"]},
     )
-    return loose(candidate, sides, exact_right=True)
+    return loose(candidate, reference, sides, exact_right=True)
 
 
 def _real(way: str, real: NDArray) -> dict[str, NDArray]:
@@ -306,4 +306,4 @@ def ragged_continue(candidate: Any, reference: Any, case: Case) -> Sides:
         words=(f"lengths {'/'.join(map(str, lengths))} together", "each alone"),
         meta={"lengths": lengths.tolist(), "way": way, "positions": "given" if told else "default"},
     )
-    return loose(candidate, sides)
+    return loose(candidate, reference, sides)

@@ -79,7 +79,7 @@ def spec_greedy(candidate: Any, reference: Any, case: Case) -> Sides:
             "greedy": wanted[:, prompt : NEW + prompt].tolist(),
         },
     )
-    return loose(candidate, sides, exact_right=True)
+    return loose(candidate, reference, sides, exact_right=True)
 
 
 def _greedy(reference: Any, ids: NDArray, new: int) -> NDArray:

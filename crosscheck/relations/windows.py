@@ -51,7 +51,7 @@ def _banded(subject: Any, right: Any, candidate: Any, case: Case, window: int | 
         words=(f"window {window}, chunks {','.join(map(str, sizes))}", "one banded forward"),
         meta={"window": window, "sizes": sizes},
     )
-    return loose(candidate, sides, exact_right=True)
+    return loose(candidate, right, sides, exact_right=True)
 
 
 def _ring_cases(info: SubjectInfo, seed: int) -> Iterator[Case]:

@@ -38,6 +38,7 @@ CAPABILITIES: Mapping[str, str] = {
     "prefix": "prefix_store() -> an object whose step reuses cached prefixes",
     "speculate": "speculate(ids, new, draft, k): greedy ids with drafts and rollback",
     "quant": "quant_bound(): eps of its quantized cache, and a variant 'exact'",
+    "quant_invariant": "full is the function of its quantized cache, one for every cut of a text",
     "cross": "encoder= in full and init: cross-attention inputs",
     "gqa": "a variant 'gqa_as_mha' with its kv heads repeated",
     "mla": "a variant 'mla_naive'",

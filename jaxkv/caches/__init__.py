@@ -8,7 +8,7 @@ cache = commit(cache, step, sites)
 from jaxkv.caches.buffers import fill, narrow, nbytes, poison, read, scrub, widen
 from jaxkv.caches.cross import Source
 from jaxkv.caches.disk import load, peek, save
-from jaxkv.caches.history import fork, gather, reset, rollback
+from jaxkv.caches.history import fork, gather, reset, rollback, spread
 from jaxkv.caches.layouts import LAYOUTS
 from jaxkv.caches.prefix import Lease, PrefixStore
 from jaxkv.caches.sharing import adopt, fork_row, hold, holders, release
@@ -52,5 +52,6 @@ __all__ = [
     "rollback",
     "save",
     "scrub",
+    "spread",
     "widen",
 ]

@@ -3,6 +3,8 @@
 Letters: B rows, C rows of the result.
 """
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 from jax.core import Tracer
@@ -74,14 +76,32 @@ def gather(cache: Cache, rows_B: Int[Array, " C"]) -> Cache:
                     f"has {batch} rows)."
                 )
         _check_stray(rows_B, stray_B)
-    sites = tuple(module_of(site).gather_site(site, rows_B, batch=batch) for site in cache.sites)
-    length_B, peak_B, overflow_B = (
-        jnp.take(x_B, rows_B, mode="clip")
-        for x_B in (cache.length_B, cache.peak_B, cache.overflow_B)
-    )
-    shared = keeper_of(cache.shared).gather_shared(cache.shared, rows_B)
-    off_B = jnp.maximum(off_B, stray_B)
-    return Cache(length_B, peak_B, overflow_B + off_B, shared, sites, cache.capacity)
+    taken = _take(cache, rows_B, keep_sources=False)
+    overflow_B = taken.overflow_B + jnp.maximum(off_B, stray_B)
+    return dataclasses.replace(taken, overflow_B=overflow_B)
+
+
+def spread(cache: Cache, times: int) -> Cache:
+    """Return a cache in which each row stands `times` times, one copy after the other.
+
+    As `gather` with every row repeated; but what an encoder left is not copied: the copies of a row
+    share its source, and `gather` moves rows among those only.
+
+    Args:
+        cache: Any cache.
+        times: How often; static.
+
+    Raises:
+        RequestError: times is below 1.
+        Unsupported: The layout stores nothing.
+
+    Cost: copies the rows' buffers `times` times; of the paged layout only the table.
+    """
+    if times < 1:
+        raise RequestError(f"spread: times is {times}, expected at least 1. Leave it out.")
+    batch = cache.length_B.shape[0]
+    rows_B = jnp.repeat(jnp.arange(batch, dtype=jnp.int32), times)
+    return _take(cache, rows_B, keep_sources=True)
 
 
 def fork(cache: Cache) -> Cache:
@@ -129,6 +149,22 @@ def reset(cache: Cache, only_B: Bool[Array, " B"] | None = None) -> Cache:
         cross.reset_site(site, only_B) if isinstance(site, cross.CrossSite) else site
         for site in cache.sites
     )
+    return Cache(length_B, peak_B, overflow_B, shared, sites, cache.capacity)
+
+
+def _take(cache: Cache, rows_B: Array, *, keep_sources: bool) -> Cache:
+    batch = cache.length_B.shape[0]
+    sites = tuple(
+        site
+        if keep_sources and isinstance(site, cross.CrossSite)
+        else module_of(site).gather_site(site, rows_B, batch=batch)
+        for site in cache.sites
+    )
+    length_B, peak_B, overflow_B = (
+        jnp.take(x_B, rows_B, mode="clip")
+        for x_B in (cache.length_B, cache.peak_B, cache.overflow_B)
+    )
+    shared = keeper_of(cache.shared).gather_shared(cache.shared, rows_B)
     return Cache(length_B, peak_B, overflow_B, shared, sites, cache.capacity)
 
 

@@ -20,6 +20,7 @@ from jaxkv.pytree import pytree, static
 from jaxkv.spec.errors import CapacityError, RequestError
 
 OPTIONS = ("page_size", "pool_pages")
+PAGE_SIZE = 16
 
 
 @pytree
@@ -67,7 +68,7 @@ class PagePlan:
 
 
 def init_shared(
-    *, batch: int, capacity: int, page_size: int = 16, pool_pages: int | None = None
+    *, batch: int, capacity: int, page_size: int = PAGE_SIZE, pool_pages: int | None = None
 ) -> Pages:
     """Return an empty table over a pool of free pages.
 

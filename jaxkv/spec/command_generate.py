@@ -8,12 +8,14 @@ import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from jaxkv.spec import command_cache, flag_groups, terminal
 from jaxkv.spec.chat import render_chat
 from jaxkv.spec.checkpoint import Checkpoint
 from jaxkv.spec.errors import Unsupported
+from jaxkv.spec.flags_ending import ending
 from jaxkv.spec.source import open_source, open_tokenizer
 from jaxkv.spec.terminal import Progress, Rows
 
@@ -36,12 +38,17 @@ class Outcome(Protocol):
         """Programs traced for the call; None where nothing is compiled."""
         ...
 
+    @property
+    def texts(self) -> list[str] | None:
+        """With stop strings, each row's text before its own."""
+        ...
+
 
 class Engine(Protocol):
     """A twin with a checkpoint's weights in it, as the options say."""
 
-    def generate(self, prompt_ids: Sequence[int], budget: int) -> Outcome:
-        """Return the continuation."""
+    def generate(self, prompt_ids: Sequence[int], budget: int, **ending: Any) -> Outcome:
+        """Return the continuation, with what only `generate` takes of how it ends."""
         ...
 
     def stream(self, prompt_ids: Sequence[int], budget: int, progress: Progress) -> Iterator[Rows]:
@@ -119,9 +126,10 @@ def run(options: argparse.Namespace, prepare: Prepare) -> None:
     engine = prepare(options, checkpoint)
     if options.load_cache is not None:
         engine = engine.load(options.load_cache, prompt_ids)
+    generate = partial(engine.generate, **ending(options, tokenizer.decode))
     if options.json:
         report, outcome = measure(
-            engine.generate,
+            generate,
             prompt_ids,
             options.max_new_tokens,
             tokenizer.decode,
@@ -137,14 +145,22 @@ def run(options: argparse.Namespace, prepare: Prepare) -> None:
 
     def start(progress: Progress) -> Iterable[Rows]:
         if not _is_streamed(options):
-            outcomes.append(engine.generate(prompt_ids, options.max_new_tokens))
+            outcomes.append(generate(prompt_ids, options.max_new_tokens))
             return iter([outcomes[0].new_tokens])
         return engine.stream(prompt_ids, options.max_new_tokens, progress)
+
+    def decode(ids: Sequence[int]) -> str:
+        texts = outcomes[0].texts if outcomes and options.stop else None
+        return tokenizer.decode(ids) if texts is None else texts[0]
 
     # Text runs on; an answer and bare ids stand apart from what was asked.
     is_answer = options.chat or checkpoint.config.encoder is not None
     gap = "\n" if is_answer else " " if checkpoint.tokenizer_data is None else ""
-    shown = terminal.show_stream(start, options.prompt + gap, tokenizer.decode)
+    # A stream's own stop strings cut ids; here the text is cut, to the letter.
+    strings = tuple(options.stop or ())
+    shown = terminal.show_stream(start, options.prompt + gap, decode, strings)
+    for line in flag_groups.rest(options, outcomes[0], tokenizer.decode) if outcomes else ():
+        print(line)
     if options.save_cache is not None:
         engine.save(options.save_cache, outcomes[0])
     terminal.show_note(shown)

@@ -66,10 +66,11 @@ def compressed_parts(
         RequestError: An option is out of range.
         Unsupported: An attention is to latents.
     """
-    form = quantization(**(options or {})) if layout == "quantized" else Sinks(**(options or {}))
-    total = Parts()
+    total, given = Parts(), options or {}
     for layer in config.layers:
         refuse_latent(layer.attention, layout)
+        width = layer.attention.head_dim
+        form = quantization(width=width, **given) if layout == "quantized" else Sinks(**given)
         total += _layer(layer.attention, form, batch, tokens, itemsize, slack)
     return total
 

@@ -14,6 +14,8 @@ ORDERS: tuple[Order, ...] = ("chunk_invariant", "kivi")
 QUANTIZED_OPTIONS = ("bits", "group_size", "residual_length", "order")
 SINK_OPTIONS = ("sinks", "window")
 BITS = (2, 4, 8, "fp8")
+# Numbers of a group, and tokens as they are, where nothing is said.
+LARGEST = 32
 
 
 @dataclass(frozen=True)
@@ -29,8 +31,8 @@ class Groups:
     """
 
     bits: int
-    group_size: int = 32
-    residual_length: int = 32
+    group_size: int
+    residual_length: int
     order: Order = "chunk_invariant"
 
     def __post_init__(self) -> None:
@@ -131,10 +133,14 @@ class Sinks:
             )
 
 
-def quantization(*, bits: int | str = 4, **options: Any) -> Groups | PerToken:
+def quantization(*, width: int, bits: int | str = 4, **options: Any) -> Groups | PerToken:
     """Return the checked scheme of a quantized cache.
 
+    Groups are by default the largest of at most 32 that divide the head, and the residual 32 tokens
+    or as many more as make whole groups.
+
     Args:
+        width: Of a head.
         bits: 2 or 4 (groups with scale and zero point), 8 (int8) or "fp8" (a scale a token).
         **options: `group_size`, `residual_length` and `order`, of the schemes with groups.
 
@@ -151,7 +157,14 @@ def quantization(*, bits: int | str = 4, **options: Any) -> Groups | PerToken:
                 "by one as they come. Leave it out, or use bits=4."
             )
         return PerToken("int8" if bits == 8 else "fp8")
-    return Groups(int(bits), **options)
+    each = 8 // int(bits)
+    fitting = [size for size in range(each, LARGEST + 1, each) if width % size == 0]
+    size = options.pop("group_size", max(fitting, default=LARGEST))
+    residual = options.pop("residual_length", None)
+    if residual is None:
+        # What is no number is refused by its own name.
+        residual = _up(LARGEST, size) if isinstance(size, int) and size > 0 else LARGEST
+    return Groups(int(bits), size, residual, **options)
 
 
 def refuse_latent(attention: Attention, layout: str) -> None:

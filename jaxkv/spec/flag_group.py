@@ -1,11 +1,11 @@
 """A group of flags of the command `generate`: a file of its own, one place in flag_groups.py."""
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-Decode = Callable[[Sequence[int]], str]
+from jaxkv.spec.stop import Decode
 
 
 def _nothing(*_: Any) -> None:
@@ -14,6 +14,10 @@ def _nothing(*_: Any) -> None:
 
 def _no_facts(*_: Any) -> dict[str, Any]:
     return {}
+
+
+def _no_lines(*_: Any) -> list[str]:
+    return []
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,9 @@ class FlagGroup:
             `ENTRIES` in the twins' cli.py; None where they ask for none.
         tell: From the options, what the entry returned and ids -> text: the fields that `--json`
             adds.
+        rest: From the same, the lines to print after the first text, where there are more texts.
+        plain: From the options, a flag of this group that was given and that no other entry than
+            `generate` takes; None for none.
     """
 
     add: Callable[[argparse.ArgumentParser], None]
@@ -37,6 +44,8 @@ class FlagGroup:
     check: Callable[[argparse.Namespace], None] = _nothing
     entry: Callable[[argparse.Namespace], str | None] = _nothing
     tell: Callable[[argparse.Namespace, Any, Decode], dict[str, Any]] = _no_facts
+    rest: Callable[[argparse.Namespace, Any, Decode], list[str]] = _no_lines
+    plain: Callable[[argparse.Namespace], str | None] = _nothing
 
 
 def given(options: argparse.Namespace, defaults: Mapping[str, Any]) -> dict[str, Any]:

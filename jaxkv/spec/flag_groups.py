@@ -3,14 +3,29 @@
 import argparse
 from typing import Any
 
-from jaxkv.spec import command_cache, flags_cache, flags_request, flags_sampling
+from jaxkv.spec import (
+    command_cache,
+    flags_branches,
+    flags_cache,
+    flags_drafts,
+    flags_ending,
+    flags_logprobs,
+    flags_processors,
+    flags_request,
+    flags_sampling,
+)
 from jaxkv.spec.errors import RequestError
-from jaxkv.spec.flag_group import Decode
+from jaxkv.spec.stop import Decode
 
 # In the order of the help.
 GROUPS = (
     flags_request.GROUP,
     flags_sampling.GROUP,
+    flags_processors.GROUP,
+    flags_ending.GROUP,
+    flags_logprobs.GROUP,
+    flags_branches.GROUP,
+    flags_drafts.GROUP,
     flags_cache.GROUP,
     command_cache.GROUP,
 )
@@ -31,7 +46,13 @@ def check(options: argparse.Namespace) -> None:
     """
     for group in GROUPS:
         group.check(options)
-    entry(options)
+    name = entry(options)
+    flags = [flag for group in GROUPS if (flag := group.plain(options)) is not None]
+    if name != PLAIN and flags:
+        raise RequestError(
+            f"generate: {flags[0]} is given, and the flags ask for {name}, expected plain "
+            f"generation. Leave out {flags[0]}, or what asks for {name}."
+        )
 
 
 def read(options: argparse.Namespace) -> dict[str, Any]:
@@ -68,3 +89,8 @@ def tell(options: argparse.Namespace, outcome: Any, decode: Decode) -> dict[str,
     """
     facts = (group.tell(options, outcome, decode) for group in GROUPS)
     return {name: value for each in facts for name, value in each.items()}
+
+
+def rest(options: argparse.Namespace, outcome: Any, decode: Decode) -> list[str]:
+    """Return the lines to print after the first text, where an entry gives several; see `tell`."""
+    return [line for group in GROUPS for line in group.rest(options, outcome, decode)]

@@ -8,8 +8,8 @@ from jaxkv.spec.errors import RequestError
 
 _FLAGS = {
     "bits": "quantized: 2, 4, 8 or fp8 (default 4)",
-    "group_size": "quantized: numbers that share a scale (default 32)",
-    "residual_length": "quantized: last tokens kept as they are (default 32)",
+    "group_size": "quantized: numbers that share a scale (default: up to 32, divides a head)",
+    "residual_length": "quantized: last tokens kept as they are (default 32, in whole groups)",
     "order": "quantized: chunk_invariant (default) or kivi",
     "sinks": "sinks: first tokens kept (default 4)",
     "window": "sinks: last tokens kept (default 1020)",

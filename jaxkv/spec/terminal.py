@@ -5,9 +5,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from jaxkv.spec.stop import Decode, Stops
+
 Rows = list[list[int]]
 Progress = Callable[[int, int], None]
-Decode = Callable[[Sequence[int]], str]
 
 
 @dataclass(frozen=True)
@@ -25,31 +26,40 @@ class Shown:
     rest_seconds: float
 
 
-def pieces(parts: Iterable[Rows], decode: Decode) -> Iterator[tuple[list[int], str]]:
+def pieces(
+    parts: Iterable[Rows], decode: Decode, strings: Sequence[str] = ()
+) -> Iterator[tuple[list[int], str]]:
     """Yield all ids of the first row so far, and what they add to the text.
 
-    A character whose bytes are not all there yet waits for them, at most until the end.
+    A character whose bytes are not all there yet waits for them, and what could become a stop
+    string for what follows, at most until the end.
 
     Args:
-        parts: New ids of each row, as a stream yields them.
+        parts: New ids of each row, as a stream yields them; not read beyond a stop string.
         decode: Ids -> text; more ids only ever append to it.
+        strings: Before the first of them the text ends.
     """
+    stops = Stops(tuple(strings), decode)
     ids: list[int] = []
-    shown = text = ""
+    shown = ""
     for rows in parts:
         ids += rows[0]
-        text = decode(ids)
-        whole = text.rstrip("\ufffd")
-        if len(whole) > len(shown):
-            yield ids, whole[len(shown) :]
-            shown = whole
-        else:
-            yield ids, ""
-    if len(text) > len(shown):
-        yield ids, text[len(shown) :]
+        found = stops.look(ids, is_last=False)
+        yield ids if found.stop is None else ids[: found.count], found.text[len(shown) :]
+        if found.stop is not None:
+            return
+        shown = found.text
+    last = stops.look(ids, is_last=True)
+    if len(last.text) > len(shown):
+        yield ids[: last.count], last.text[len(shown) :]
 
 
-def show_stream(start: Callable[[Progress], Iterable[Rows]], prompt: str, decode: Decode) -> Shown:
+def show_stream(
+    start: Callable[[Progress], Iterable[Rows]],
+    prompt: str,
+    decode: Decode,
+    strings: Sequence[str] = (),
+) -> Shown:
     """Print the prompt and its continuation as it comes, and return what was printed.
 
     A bar on stderr shows how far the prompt and the new tokens are; nothing of it remains. It needs
@@ -58,7 +68,8 @@ def show_stream(start: Callable[[Progress], Iterable[Rows]], prompt: str, decode
     Args:
         start: Given what to call with (done, total), returns a stream.
         prompt: Printed before the first new token.
-        decode: See `pieces`.
+        decode: See `pieces`, as for `strings`.
+        strings: Stop strings.
     """
     from rich.console import Console
     from rich.progress import Progress as Bar
@@ -71,7 +82,7 @@ def show_stream(start: Callable[[Progress], Iterable[Rows]], prompt: str, decode
     with bar:
         task = bar.add_task("tokens", total=None)
         parts = start(lambda done, total: bar.update(task, completed=done, total=total))
-        for held, text in pieces(parts, decode):
+        for held, text in pieces(parts, decode, strings):
             ids = held
             if first is None:
                 first = time.perf_counter()

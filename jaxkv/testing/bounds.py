@@ -33,12 +33,12 @@ def bound_of(subject: Any) -> dict[str, float]:
         raise Unsupported(
             f"quant_bound: layout {subject.layout!r} has no codes. Use layout='quantized'."
         )
-    return quant_bound(subject.variant("exact"), quantization(**subject.layout_options))
+    return quant_bound(subject.variant("exact"), _form_of(subject))
 
 
 def residual_of(subject: Any) -> int:
     """Return how many of the first tokens of a text are all read as they are."""
-    form = quantization(**subject.layout_options)
+    form = _form_of(subject)
     return form.residual_length - 1 if isinstance(form, Groups) else 0
 
 
@@ -79,6 +79,11 @@ def half_steps(kv: Any, form: Groups | PerToken) -> tuple[float, float]:
         return float(np.abs(k_PKH).max() * share), float(np.abs(v_PKH).max() * share)
     levels = 2 * (2**form.bits - 1)
     return float(np.ptp(k_PKH, axis=0).max() / levels), float(np.ptp(v_PKH, axis=2).max() / levels)
+
+
+def _form_of(subject: Any) -> Groups | PerToken:
+    width = subject.model.config.layers[0].attention.head_dim
+    return quantization(width=width, **subject.layout_options)
 
 
 def _nudged(kv: Any, k_step: float, v_step: float, rng: np.random.Generator) -> Any:

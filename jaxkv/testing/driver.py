@@ -14,6 +14,7 @@ from jaxkv.caches import Cache, Source
 from jaxkv.encoder import encode
 from jaxkv.model import Decoder, forward, params_of
 from jaxkv.testing import compiling, explicit_state
+from jaxkv.testing.explicit_codes import Form
 from jaxkv.testing.explicit_state import ExplicitState
 from jaxkv.testing.inputs import Tokens
 from jaxkv.testing.plan import plan_step
@@ -96,6 +97,7 @@ class Driver:
         *,
         positions: Any,
         visible: Any,
+        form: Form | None,
     ) -> tuple[np.ndarray, ExplicitState]:
         """Return logits [B, T, V] of a step with given positions or visibility, and the next state.
 
@@ -106,14 +108,15 @@ class Driver:
             source: From `encode`, for whole texts of a model with an encoder.
             positions: See `plan_step`.
             visible: See `plan_step`.
+            form: What is read from codes, where the state does not say so.
         """
         if state is None:
             rows, width = tokens.ids_BT.shape
             state = explicit_state.empty(
-                self.model, batch=rows, capacity=width, source=source or ()
+                self.model, batch=rows, capacity=width, form=form, source=source or ()
             )
         if not isinstance(state, ExplicitState):
-            state = explicit_state.from_cache(state, self.model)
+            state = explicit_state.from_cache(state, self.model, form=form)
         plan = plan_step(
             function,
             tokens,
@@ -173,6 +176,7 @@ class Driver:
     ) -> tuple[Any, Cache | None]:
         how = {"config": self.model.config, "absorbed": self.absorbed, **promises}
         # Where nothing is compiled, the host's arrays arrive here as they are.
+        cache = jax.tree.map(jnp.asarray, cache)
         return forward(params, jnp.asarray(ids_BT), cache, jnp.asarray(count_B), **how)
 
     def _encoded(self, params: Any, ids_BE: Any, count_B: Any) -> Source:

@@ -21,6 +21,7 @@ from jaxkv.model import Decoder
 from jaxkv.spec.errors import RequestError, RollbackError
 from jaxkv.testing import compiling
 from jaxkv.testing.explicit import ExplicitSite
+from jaxkv.testing.explicit_codes import Form, as_read, form_for
 from jaxkv.testing.plan import Plan
 
 Forward = Callable[[Any, Any, Any], tuple[Any, Any]]
@@ -37,6 +38,7 @@ class ExplicitState:
         values: Of each layer.
         held: Of each layer, [B, S]: which slots hold what they once held; a ring has evicted some.
         source: Of each layer, what its cross attention reads; none without an encoder.
+        forms: Of each layer, what of it is read from codes; None for nothing.
     """
 
     length_B: np.ndarray
@@ -44,7 +46,8 @@ class ExplicitState:
     keys: tuple[Any, ...]
     values: tuple[Any, ...]
     held: tuple[np.ndarray, ...]
-    source: Source = ()
+    source: Source
+    forms: tuple[Form | None, ...]
 
     @property
     def capacity(self) -> int:
@@ -52,8 +55,18 @@ class ExplicitState:
         return self.position_BS.shape[1]
 
 
-def empty(model: Decoder, *, batch: int, capacity: int, source: Source = ()) -> ExplicitState:
-    """Return a state without tokens, beside what an encoder has left of its rows' texts."""
+def empty(
+    model: Decoder, *, batch: int, capacity: int, form: Form | None, source: Source = ()
+) -> ExplicitState:
+    """Return a state without tokens, beside what an encoder has left of its rows' texts.
+
+    Args:
+        model: Whose sizes.
+        batch: Rows.
+        capacity: Tokens that a row can hold.
+        form: What layers without a window read from codes.
+        source: From the encoder.
+    """
     attentions = [layer.attention for layer in model.config.layers]
     heads = [(a.num_kv_heads, a.head_dim) for a in attentions]
     latents = [(1, a.latent.rank) if a.latent else None for a in attentions]
@@ -64,14 +77,15 @@ def empty(model: Decoder, *, batch: int, capacity: int, source: Source = ()) -> 
     )
     position_BS = np.tile(np.arange(capacity, dtype=np.int32), (batch, 1))
     held = tuple(np.zeros((batch, capacity), np.bool_) for _ in heads)
-    return ExplicitState(np.zeros(batch, np.int32), position_BS, keys, values, held, source)
+    length_B, forms = np.zeros(batch, np.int32), tuple(form_for(a, form) for a in attentions)
+    return ExplicitState(length_B, position_BS, keys, values, held, source, forms)
 
 
-def from_cache(cache: Cache, model: Decoder) -> ExplicitState:
+def from_cache(cache: Cache, model: Decoder, *, form: Form | None) -> ExplicitState:
     """Return the state of a cache of any layout."""
     length_B = to_numpy(cache.length_B)
     source = tuple(site for site in cache.sites if isinstance(site, CrossSite))
-    state = empty(model, batch=len(length_B), capacity=cache.capacity, source=source)
+    state = empty(model, batch=len(length_B), capacity=cache.capacity, source=source, form=form)
     layers = [
         _by_token(map(to_numpy, caches.read(cache, i)), capacity=cache.capacity)
         for i in model.config.self_sites
@@ -94,9 +108,9 @@ def advance(
     (rows, tokens, slots), wide = plan.visible_BTS.shape, _sizes(plan, model)
     windows = [layer.attention.window for layer in model.config.layers]
     own = [
-        _site(plan, wide, keys, values, plan.seen(held, window=window))
-        for keys, values, held, window in zip(
-            state.keys, state.values, state.held, windows, strict=True
+        _site(plan, wide, keys, values, plan.seen(held, window=window), form)
+        for keys, values, held, window, form in zip(
+            state.keys, state.values, state.held, windows, state.forms, strict=True
         )
     ]
     ids_BT, position_BT, real_BT = (
@@ -127,6 +141,7 @@ def advance(
         ),
         held=tuple(held | plan.written_BS for held in state.held),
         source=state.source,
+        forms=state.forms,
     )
 
 
@@ -138,12 +153,11 @@ def read(state: ExplicitState, layer: int) -> tuple[np.ndarray, np.ndarray, np.n
     """
     if not 0 <= layer < len(state.keys):
         raise RequestError(f"read: layer is {layer}, expected 0 to {len(state.keys) - 1}.")
-    return (
-        to_numpy(state.keys[layer]),
-        to_numpy(state.values[layer]),
-        state.position_BS,
-        _valid(state, layer),
-    )
+    form, stored = state.forms[layer], (state.keys[layer], state.values[layer])
+    if form is not None:
+        k_BSKH, v_BSKH, length_B = jax.device_put((*stored, state.length_B))
+        stored = as_read(k_BSKH, v_BSKH, length_B, form)
+    return to_numpy(stored[0]), to_numpy(stored[1]), state.position_BS, _valid(state, layer)
 
 
 def write(
@@ -187,6 +201,7 @@ def gather(state: ExplicitState, rows: np.ndarray) -> ExplicitState:
         tuple(x[rows_B] for x in state.values),
         tuple(x[rows_B] for x in state.held),
         tuple(gather_site(x, jax.device_put(rows_B), batch=batch) for x in state.source),
+        state.forms,
     )
 
 
@@ -202,6 +217,7 @@ def grow(state: ExplicitState, capacity: int) -> ExplicitState:
         tuple(np.pad(x, (*room, (0, 0), (0, 0))) for x in state.values),
         tuple(np.pad(x, room) for x in state.held),
         state.source,
+        state.forms,
     )
 
 
@@ -231,7 +247,12 @@ def _sizes(plan: Plan, model: Decoder) -> tuple[int, int, int]:
 
 
 def _site(
-    plan: Plan, wide: tuple[int, int, int], keys: Any, values: Any, seen_BTS: np.ndarray
+    plan: Plan,
+    wide: tuple[int, int, int],
+    keys: Any,
+    values: Any,
+    seen_BTS: np.ndarray,
+    form: Form | None,
 ) -> ExplicitSite:
     rows, tokens, slots = wide
     # What is written nowhere stays nowhere when there are more slots.
@@ -242,6 +263,7 @@ def _site(
         slot_BT=jax.device_put(_widened(slot_BT, (rows, tokens), fill=slots)),
         visible_BTS=jax.device_put(_widened(seen_BTS, wide)),
         position_BS=jax.device_put(_widened(plan.position_BS, (rows, slots))),
+        form=form,
     )
 
 

@@ -14,11 +14,10 @@ from jaxkv.spec.config import ModelConfig
 
 _ALWAYS = (
     "cache chunk capacity persistent rollback gather fork grow count left_pad right_pad positions "
-    "visible window kv kv_write capture f64 f32 layouts jit"
+    "visible window kv kv_write capture f64 f32 layouts speculate jit"
 )
 _NEVER = {
     "batch_invariant": "a matrix product may round a row by the number of its neighbours",
-    "speculate": "there is no speculative generation",
 }
 
 _RESTEPPED = ("cache.partition", "cache.prefix", "cache.program", "spec.greedy", "window.ring")
@@ -94,7 +93,8 @@ def describe(
     """Return what a subject on a layout offers, and why it does not offer the rest."""
     config = model.config
     absent = _absent(config, layout) | _changed(config, layout, options or {})
-    extra = {"rope", "gqa", "mla", "paged", "quant", "cross", "prefix"} - absent.keys()
+    extra = {"rope", "gqa", "mla", "paged", "quant", "quant_invariant", "cross", "prefix"}
+    extra -= absent.keys()
     return SubjectInfo(
         name=name,
         framework="jax",
@@ -128,10 +128,14 @@ def _absent(config: ModelConfig, layout: str) -> dict[str, str]:
         absent["cross"] = "the model is a decoder alone"
     else:
         absent["capture"] = "points are not driven beside an encoder"
+        absent["speculate"] = "drafts are not verified beside an encoder"
     if config.learned_positions:
         absent["rope"] = "positions are learned, so a shift reads another part of their table"
     elif config.follows_length:
         absent["rope"] = "rotary speeds follow the length, so a shift past a length changes them"
+    if config.follows_length:
+        why = "rotary speeds follow the length, so that drafts are verified at other speeds"
+        absent["speculate"] = why
     if all(a.groups == 1 for a in attentions):
         absent["gqa"] = "every query head has a key/value head of its own already"
     if any(a.latent is not None for a in attentions):
@@ -151,21 +155,26 @@ def _changed(config: ModelConfig, layout: str, options: Mapping[str, Any]) -> di
     ring = "what a long rollback needs is no longer there as it was"
     if layout == "quantized":
         absent = {"layouts": "its layout is what it tests; variant 'exact' is another function"}
-        if options.get("bits", 4) in (2, 4) or any(x.attention.window for x in config.layers):
+        if any(x.attention.window for x in config.layers):
             absent["rollback"] = ring
         if options.get("order") == "kivi":
             why = "order=kivi reads a step's own tokens as they are and earlier ones from codes"
             absent["chunk"] = f"{why}, so that what a text gives depends on how it was cut"
             absent["rollback"] = f"{why}, so that going back and on is another cut of the text"
+            absent["speculate"] = f"{why}, so that verifying drafts is another cut of the text"
+            absent["quant_invariant"] = why
+        else:
+            absent["pos.shift"] = "keys are rounded as they stand rotated: a shift rounds others"
         return absent
-    absent = {"quant": f"the {layout} layout has no codes; layout=quantized has"}
+    none = f"the {layout} layout has no codes; layout=quantized has"
+    absent = {"quant": none, "quant_invariant": none}
     if not layout.startswith("sinks"):
         return absent
     policy = "its policy drops tokens, by itself and by their places: it is no full attention"
     held = ("cache.prefix", "cache.write_set")
     for name in ("layouts", "window", "positions", "visible", "rope", *held):
         absent[name] = policy
-    return absent | {"rollback": ring}
+    return absent | {"rollback": ring, "speculate": ring}
 
 
 def _variants(config: ModelConfig, layout: str) -> tuple[str, ...]:

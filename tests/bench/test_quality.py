@@ -13,7 +13,7 @@ SMALL = (
     Variant("int8", "quantized", {"bits": 8}),
     Variant("sinks", "sinks", {"sinks": 2, "window": 6}),
 )
-SIZES = argparse.Namespace(tokens=400, texts=1, new=6)
+SIZES = argparse.Namespace(tokens=400, pairs=10, seed=0, new=6)
 
 
 class Letters:

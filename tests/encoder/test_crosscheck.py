@@ -11,8 +11,9 @@ FEW = [cell for cell in CELLS if DEEP or cell.twin == "torchkv" or cell.model ==
 
 
 @pytest.mark.parametrize("cell", FEW, ids=str)
-def test_another_rows_or_requests_source_is_seen(cell):
-    matrix = selftest(subject_of(cell), relations="core", faults="cross.*", depth="first")
+def test_another_rows_or_requests_source_is_seen_and_faults_know_of_the_source(cell):
+    faults = "cross.*,work.recomputed,append.swap_kv"
+    matrix = selftest(subject_of(cell), relations="core", faults=faults, depth="first")
 
     assert (matrix.survivors, matrix.blind, matrix.notes) == ((), (), ())
-    assert matrix.killed == matrix.planted == 2
+    assert matrix.killed == matrix.planted == 4

@@ -30,6 +30,19 @@ def test_absorbed_and_expanded_agree_in_ragged_steps_past_a_prefix(twin, layout)
     assert not np.array_equal(absorbed, expanded)  # two computations, not one compared with itself
 
 
+def test_an_uncompiled_step_equals_a_compiled_one():
+    """Rows that are no power of two are widened on the host, and so the cache comes from there."""
+    compiled = subject("jaxkv", "contiguous")
+    eager = compiled.variant("eager")
+
+    logits = []
+    for cell in (compiled, eager):
+        _, state = cell.step(cell.init(3, 44), IDS[:3, :4])
+        logits.append(cell.step(state, IDS[:3, 4:7])[0])
+
+    assert_agree(*logits, close(rtol=1e-10, atol=1e-10), name="logits")
+
+
 @twins
 def test_ragged_rows_are_those_of_the_numpy_decoder(twin):
     cell = subject(twin, "contiguous")

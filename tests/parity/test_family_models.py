@@ -5,7 +5,9 @@ without a cache, and ragged steps with one, past every window and every original
 """
 
 import importlib
+from collections.abc import Iterable
 from functools import cache
+from itertools import cycle, product
 from pathlib import Path
 from typing import Any
 
@@ -39,12 +41,30 @@ PARTITIONS = {
     "window-less-one": [4] * 5 + [3],
     "window-and-one": [6] * 3 + [5],
 }
-partitions = pytest.mark.parametrize("sizes", PARTITIONS.values(), ids=PARTITIONS)
-# How a text is cut is the cache's affair, which `relations/` tests in both twins: jaxkv would
-# compile two programs more for each model.
-CUT = [(name, twin) for name in MODELS for twin in TWINS if DEEP or twin == "torchkv"]
-CUT_FOLLOWING = [(name, twin) for name in FOLLOWING for twin in TWINS if DEEP or twin == "torchkv"]
-EACH_LAYOUT = ("contiguous", "window", "paged") if DEEP else ("contiguous",)
+LAYOUTS = ("contiguous", "window", "paged")
+
+
+def cuts(models: Iterable[str]) -> list[Any]:
+    """Return model, twin, layout and partition of each case.
+
+    On torchkv every partition. On jaxkv, which compiles for each model, one a model, and every
+    partition on every layout; the whole product when deep.
+    """
+    found = [(n, "torchkv", "contiguous", part) for n in models for part in PARTITIONS]
+    shared = zip(models, cycle(sorted(product(PARTITIONS, LAYOUTS), key=_spread)), strict=False)
+    found += [(name, "jaxkv", layout, part) for name, (part, layout) in shared]
+    if DEEP:
+        found = list(product(models, TWINS, LAYOUTS, PARTITIONS))
+    return [pytest.param(*each[:3], PARTITIONS[each[3]], id="-".join(each)) for each in found]
+
+
+def _spread(pair: tuple[str, str]) -> int:
+    """Return a place in an order whose neighbors differ in both."""
+    part, layout = [*PARTITIONS].index(pair[0]), LAYOUTS.index(pair[1])
+    return next(i for i in range(15) if (i % 5, i % 3) == (part, layout))
+
+
+EACH_LAYOUT = LAYOUTS if DEEP else ("contiguous",)
 # jaxkv compiles a program for each model and kind of step: the rest of the product when deep. The
 # formulas of the scalings have tests of their own; what ragged steps owe does not depend on them.
 _SECOND = {"gpt_neox-serial", "linear", "llama3", "yarn-mscale"}
@@ -149,20 +169,18 @@ def test_the_numpy_decoder_equals_transformers(name, load):
     assert_agree(oracle, peer_logits(name), semantic(), name="logits", names=("numpy", name))
 
 
-@partitions
-@pytest.mark.parametrize(("name", "twin"), CUT)
-def test_a_text_cut_anywhere_equals_transformers(name, twin, sizes, subject):
-    logits = fed(subject(name, twin, "contiguous"), sizes)
+@pytest.mark.parametrize(("name", "twin", "layout", "sizes"), cuts(MODELS))
+def test_a_text_cut_anywhere_equals_transformers(name, twin, layout, sizes, subject):
+    logits = fed(subject(name, twin, layout), sizes)
 
     assert_agree(logits, peer_logits(name), semantic(), name="logits", names=(twin, name))
 
 
-@partitions
-@pytest.mark.parametrize(("name", "twin"), CUT_FOLLOWING)
+@pytest.mark.parametrize(("name", "twin", "layout", "sizes"), cuts(FOLLOWING))
 def test_where_speeds_follow_the_length_each_partition_is_that_of_transformers(
-    name, twin, sizes, subject
+    name, twin, layout, sizes, subject
 ):
-    logits = fed(subject(name, twin, "contiguous"), sizes)
+    logits = fed(subject(name, twin, layout), sizes)
 
     assert_agree(logits, peer_steps(name, sizes), semantic(), name="logits", names=(twin, name))
 

@@ -9,6 +9,7 @@ import pytest
 from jaxkv.spec.errors import ShapeError
 from tests.quantized import formulas
 from tests.quantized.alone import (
+    HEADS,
     INVARIANT,
     KIVI,
     KV_HEADS,
@@ -78,6 +79,48 @@ def _per_token(x, bits):
 
 
 @each
+@pytest.mark.parametrize("form", [INVARIANT[0], INVARIANT[2], KIVI[1], INVARIANT[3]], ids=str)
+def test_what_is_a_code_is_never_quantized_again(twin, form):
+    """KV-46: not by further tokens, a rollback, a reorder or a fork.
+
+    Groups whose codes span neither 0 nor the largest one would come back from a second pass with
+    other codes, scales and zero points.
+    """
+    alone, qkv = Alone(twin, "quantized", slack=3, **form.options), draw(12, T)
+    alone.feed(qkv, 16)
+    site = alone.cache.sites[0]
+    fives = {name: _filled(x, 0x55) for name, x in vars(site).items() if "_code_" in name}
+    alone.cache = replace(alone.cache, sites=(replace(site, **fives),))
+    planted = parts_of(alone.cache)
+    caches, array = alone.caches, alone.array
+
+    alone.feed(qkv, [5, 7, 1])
+    alone.cache = caches.rollback(alone.cache, array(np.array([19, 22, 17], np.int32)))
+    alone.cache = caches.gather(caches.fork(alone.cache), array(np.array([1, 0, 2], np.int32)))
+    for sizes in ([6, 1, 9], [1, 1, 1], [4, 8, 0]):
+        alone.feed(qkv, sizes)
+
+    residual = 1 if form.bits == 8 else form.residual_length
+    for name, x in parts_of(alone.cache).items():
+        if "ring" not in name:
+            held = 16 // residual * residual if name.startswith("k") else 16
+            before, after = (_first_tokens(y, name, held, form) for y in (planted[name], x))
+            np.testing.assert_array_equal(after, before[[1, 0, 2]], err_msg=name)
+
+
+def _filled(x, byte):
+    filled = x + 0 if hasattr(x, "at") else x.clone()
+    return filled * 0 + byte
+
+
+def _first_tokens(x, name, tokens, form):
+    """Return what a part keeps of the first tokens; KIVI's keys have them along the last axis."""
+    if form.bits == 8 or name.startswith("v"):
+        return x[:, :, :tokens]
+    return x[..., : tokens * form.bits // 8 if "code" in name else tokens // form.group_size]
+
+
+@each
 def test_a_ring_too_small_for_residual_and_slack_is_refused_with_both_numbers(twin):
     alone = Alone(twin, "quantized", slack=3, **INVARIANT[1].options)
     site = alone.cache.sites[0]
@@ -127,6 +170,67 @@ def test_no_step_dequantizes_the_cache_whole(twin, form, tokens, monkeypatch):
     a_token = ROWS * KV_HEADS * WIDTH
     assert made
     assert max(made) <= a_token * tile < a_token * room // 4
+
+
+@each
+@pytest.mark.parametrize("form", [INVARIANT[3], INVARIANT[4]], ids=str)
+def test_scales_of_8_bits_multiply_scores_and_weights_and_no_tile_of_numbers(twin, form):
+    """So that no dequantized copy is made: codes enter the products as they are."""
+    alone = Alone(twin, "quantized", capacity=4096, **form.options)
+    held_B = alone.array(np.full(ROWS, 3000, np.int32))
+    alone.cache = replace(alone.cache, length_B=held_B, peak_B=held_B)
+
+    sizes = _products(alone)
+
+    # One query of two heads on each key and value head: its scores are a sixth of the numbers.
+    tile = module(Cell(twin, "llama", "quantized"), "caches.per_token").TILE
+    scores = ROWS * HEADS * tile
+    assert scores in sizes
+    assert max(sizes) < ROWS * KV_HEADS * WIDTH * tile
+
+
+def _products(alone):
+    """Return the sizes of all elementwise products of a step of one token."""
+    if alone.twin == "jaxkv":
+        import jax
+
+        step = step_of(alone.twin, alone.rule, alone.rope, False, False)
+        given = [alone.array(x) for x in draw(11, 1)]
+        count_B = alone.array(np.ones(ROWS, np.int32))
+        program = jax.make_jaxpr(step)(alone.cache, count_B, *given)
+        return [
+            eqn.outvars[0].aval.size
+            for eqn in _equations(program.jaxpr)
+            if eqn.primitive.name == "mul"
+        ]
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    sizes = []
+
+    class Products(TorchDispatchMode):
+        def __torch_dispatch__(self, call, types, args=(), kwargs=None):
+            out = call(*args, **(kwargs or {}))
+            if call.overloadpacket.__name__ in ("mul", "mul_", "addcmul"):
+                sizes.append(out.numel())
+            return out
+
+    with Products():
+        _fed(alone, 1)
+    return sizes
+
+
+def _equations(jaxpr):
+    """Yield all equations, those of inner programs too."""
+    import jax
+
+    for eqn in jaxpr.eqns:
+        yield eqn
+        for inner in jax.tree.leaves(
+            list(eqn.params.values()), is_leaf=lambda x: hasattr(x, "eqns")
+        ):
+            inner = getattr(inner, "jaxpr", inner)
+            if hasattr(inner, "eqns"):
+                yield from _equations(inner)
 
 
 @pytest.mark.parametrize("form", [INVARIANT[0], KIVI[0], INVARIANT[3], INVARIANT[4]], ids=str)

@@ -28,6 +28,8 @@ FORMS = {
 # Each relation that exact layouts pass among themselves, of some form; of every form when deep.
 PAIRS = [
     *product(("4", "int8", "sinks"), ("cache.full", "cache.partition", "cache.fork_gather")),
+    *product(("4", "int8"), ("pos.explicit", "cache.prefix")),
+    ("4", "cache.rollback"),
     ("2", "cache.partition"),
     ("2", "batch.rows"),
     ("2", "pad.left"),
@@ -49,22 +51,41 @@ def subject_of(twin, query):
     return load_subject(f"{twin}.subject:{model}?{query}")
 
 
-@each
 @pytest.mark.parametrize(
-    ("form", "name"),
-    [("4", "quant.zero_point"), ("int8", "quant.zero_point"), ("int8", "quant.axis")],
+    ("twin", "form"), [*product(TWINS, ("4", "int8")), ("torchkv", "2")], ids="-".join
 )
-def test_a_planted_fault_of_codes_is_killed(twin, form, name):
+def test_a_planted_fault_of_codes_is_killed(twin, form):
     """In the twin's own codes: what is written back is quantized by it again.
 
-    Killed is what is ten times off: half a step of 4 bits is too wide a bound to tell a wrong axis.
+    Killed is what is ten times off. Half a step of 4 bits is too wide a bound to tell a wrong axis;
+    that every cut of a text gives one function tells it.
     """
     subject = subject_of(twin, FORMS[form])
 
-    matrix = selftest(subject, relations="quant.bound", faults=name, depth="first")
+    matrix = selftest(subject, relations="quant.bound", faults="quant.*", depth="first")
 
     assert (matrix.survivors, matrix.notes) == ((), ())
-    assert matrix.planted == matrix.killed == 1
+    assert matrix.planted == matrix.killed == 2
+
+
+def test_what_a_bound_would_let_pass_is_killed_where_the_cut_of_a_text_changes_nothing():
+    """Faults of position, mask and storage, none of them ten times the estimated bound."""
+    subject = subject_of("torchkv", FORMS["4"])
+    faults = "pos.*,mask.*,append.*,head.*,rollback.*,gather.*,window.off_by_one"
+
+    matrix = selftest(subject, relations="core", faults=faults, depth="first")
+
+    assert (matrix.survivors, matrix.notes) == ((), ())
+    assert matrix.killed == matrix.planted > 25
+
+
+@each
+def test_in_the_published_order_it_owes_no_more_than_its_bound(twin):
+    info = describe(subject_of(twin, f"{KIVI}&order=kivi"))
+
+    assert "quant" in info.capabilities
+    assert "quant_invariant" not in info.capabilities
+    assert "earlier ones from codes" in info.absent["quant_invariant"]
 
 
 @each

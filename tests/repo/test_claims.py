@@ -21,6 +21,7 @@ SECTIONS = (
     "Caches that change the numbers or the information",
     "What crosscheck says",
     "What is shared",
+    "Generation",
 )
 MOST = 3
 ROW = re.compile(r"^\| (?P<id>[^|]+) \| (?P<claim>[^|]+) \| (?P<shown>[^|]+) \|$")

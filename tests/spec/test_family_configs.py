@@ -360,3 +360,22 @@ def test_what_is_not_computed_is_refused_by_name(model_type, changes, message):
         read(model_type, **changes)
 
     assert str(error.value) == message
+
+
+OF_EPSILON = {
+    "gpt2": "layer_norm_epsilon",
+    "gpt_neox": "layer_norm_eps",
+    "t5": "layer_norm_epsilon",
+}
+
+
+@pytest.mark.parametrize("model_type", [*families.huggingface_model_types()])
+def test_every_norm_has_the_epsilon_of_the_file(model_type):
+    """KV-66: those of queries and keys too; bart states none."""
+    stated = {} if model_type == "bart" else {OF_EPSILON.get(model_type, "rms_norm_eps"): 0.01}
+
+    config = read(model_type, **stated)
+
+    heads = [layer.attention.qk_norm for layer in config.layers if layer.attention.qk_norm]
+    found = {norm.eps for norm in (config.norm, *heads)}
+    assert found == ({1e-5} if model_type == "bart" else {0.01})

@@ -36,7 +36,7 @@ def make_info(toy: "Toy") -> SubjectInfo:
 
 
 def _absent(toy: "Toy") -> dict[str, str]:
-    c, absent = toy.config, {}
+    c, absent = toy.config, {"quant_invariant": "full is exact"}
     if c.learned:
         absent["rope"] = "positions are learned, a shift is another function"
     if c.kind == "mla":

@@ -11,7 +11,7 @@ The first `attend` of a step consumes the cache that it began from: using that o
 from torchkv.caches.buffers import fill, narrow, nbytes, poison, read, scrub, widen
 from torchkv.caches.cross import Source
 from torchkv.caches.disk import load, peek, save
-from torchkv.caches.history import fork, gather, reset, rollback
+from torchkv.caches.history import fork, gather, reset, rollback, spread
 from torchkv.caches.layouts import LAYOUTS
 from torchkv.caches.prefix import Lease, PrefixStore
 from torchkv.caches.sharing import adopt, fork_row, hold, holders, release
@@ -55,5 +55,6 @@ __all__ = [
     "rollback",
     "save",
     "scrub",
+    "spread",
     "widen",
 ]

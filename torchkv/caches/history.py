@@ -77,15 +77,33 @@ def gather(cache: Cache, rows_B: Int[Array, " C"]) -> Cache:
             )
     rows_B = rows_B.to(torch.int32)
     _check_stray(cache, rows_B, batch)
-    sites = tuple(module_of(site).gather_site(site, rows_B, batch=batch) for site in cache.sites)
-    length_B, peak_B, overflow_B = (
-        mark_B.index_select(0, rows_B)
-        for mark_B in (cache.length_B, cache.peak_B, cache.overflow_B)
-    )
-    shared = keeper_of(cache.shared).gather_shared(cache.shared, rows_B)
-    in_place = any(new is old for new, old in zip(sites, cache.sites, strict=True))
-    epoch = cache.epoch if in_place else Epoch()
-    return Cache(length_B, peak_B, overflow_B, shared, sites, cache.capacity, epoch)
+    return _take(cache, rows_B, keep_sources=False)
+
+
+def spread(cache: Cache, times: int) -> Cache:
+    """Return a cache in which each row stands `times` times, one copy after the other.
+
+    As `gather` with every row repeated; but what an encoder left is not copied: the copies of a row
+    share its source, and `gather` moves rows among those only.
+
+    Like a gathered cache it has buffers of its own, unless it shares pages or sources with the one
+    passed in: then the next step of either consumes the other.
+
+    Args:
+        cache: Any cache.
+        times: How often.
+
+    Raises:
+        RequestError: times is below 1, or the cache was consumed.
+        Unsupported: The layout stores nothing.
+
+    Cost: copies the rows' buffers `times` times; of the paged layout only the table.
+    """
+    if times < 1:
+        raise RequestError(f"spread: times is {times}, expected at least 1. Leave it out.")
+    cache.epoch.check("spread", "cache")
+    row_B = torch.arange(cache.length_B.shape[0], dtype=torch.int32, device=cache.length_B.device)
+    return _take(cache, row_B.repeat_interleave(times), keep_sources=True)
 
 
 def fork(cache: Cache) -> Cache:
@@ -149,6 +167,24 @@ def reset(cache: Cache, only_B: Bool[Array, " B"] | None = None) -> Cache:
             for site in cache.sites
         ),
     )
+
+
+def _take(cache: Cache, rows_B: Array, *, keep_sources: bool) -> Cache:
+    batch = cache.length_B.shape[0]
+    sites = tuple(
+        site
+        if keep_sources and isinstance(site, cross.CrossSite)
+        else module_of(site).gather_site(site, rows_B, batch=batch)
+        for site in cache.sites
+    )
+    length_B, peak_B, overflow_B = (
+        mark_B.index_select(0, rows_B)
+        for mark_B in (cache.length_B, cache.peak_B, cache.overflow_B)
+    )
+    shared = keeper_of(cache.shared).gather_shared(cache.shared, rows_B)
+    in_place = any(new is old for new, old in zip(sites, cache.sites, strict=True))
+    epoch = cache.epoch if in_place else Epoch()
+    return Cache(length_B, peak_B, overflow_B, shared, sites, cache.capacity, epoch)
 
 
 def _copy(node: Any) -> Any:

@@ -54,7 +54,8 @@ def init_site(
     group, and keys and values of R + slack tokens.
     """
     refuse_latent(attention, "quantized")
-    form, width = quantization(**options), attention.head_dim
+    width = attention.head_dim
+    form = quantization(width=width, **options)
     sizes = {"batch": batch, "kv_heads": attention.num_kv_heads, "width": width}
     if isinstance(form, PerToken):
         return per_token.empty(form, **sizes, capacity=capacity, dtype=dtype)

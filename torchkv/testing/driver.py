@@ -15,6 +15,7 @@ from torchkv.caches import Cache, Source
 from torchkv.encoder import encode
 from torchkv.model import Decoder, forward, params_of
 from torchkv.testing import explicit_state
+from torchkv.testing.explicit_codes import Form
 from torchkv.testing.explicit_state import ExplicitState, to_numpy
 from torchkv.testing.inputs import Tokens
 from torchkv.testing.plan import plan_step
@@ -70,6 +71,7 @@ class Driver:
         *,
         positions: Any,
         visible: Any,
+        form: Form | None,
     ) -> tuple[np.ndarray, ExplicitState]:
         """Return logits [B, T, V] of a step with given positions or visibility, and the next state.
 
@@ -80,14 +82,15 @@ class Driver:
             source: From `encode`, for whole texts of a model with an encoder.
             positions: See `plan_step`.
             visible: See `plan_step`.
+            form: What is read from codes, where the state does not say so.
         """
         if state is None:
             rows, width = tokens.ids_BT.shape
             state = explicit_state.empty(
-                self.model, batch=rows, capacity=width, source=source or ()
+                self.model, batch=rows, capacity=width, form=form, source=source or ()
             )
         if not isinstance(state, ExplicitState):
-            state = explicit_state.from_cache(state, self.model)
+            state = explicit_state.from_cache(state, self.model, form=form)
         plan = plan_step(
             function,
             tokens,

@@ -19,6 +19,8 @@ from torch import Tensor as Array
 from jaxkv.spec.errors import ShapeError
 from torchkv import ops
 from torchkv.caches import Bias, Cache, Expand, Rotate, Step
+from torchkv.testing import explicit_codes
+from torchkv.testing.explicit_codes import Form
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,7 @@ class ExplicitSite:
         slot_BT: int32, where each new token is written; S or more for nowhere.
         visible_BTS: Which slots each new token may read, after the write.
         position_BS: int32, where the token in each slot stands, after the write.
+        form: What of it is read from codes; None for nothing.
     """
 
     k_BSKH: Float[Array, "B S K H"]
@@ -38,6 +41,7 @@ class ExplicitSite:
     slot_BT: Int[Array, "B T"]
     visible_BTS: Bool[Array, "B T S"]
     position_BS: Int[Array, "B S"]
+    form: Form | None
 
 
 def fault(site: ExplicitSite, cache: Cache) -> str | None:
@@ -93,21 +97,55 @@ def attend(
         read = expand(k_BSKH)[0], expand(torch.cat((v_BSKH, turned_BSKH), -1))[1]
     # A weight of 0 does not silence what nobody may see: 0 * NaN is NaN.
     unseen_BS11 = ~site.visible_BTS.any(1)[:, :, None, None]
-    k_BKSH, v_BKSH = (x.masked_fill(unseen_BS11, 0.0).transpose(1, 2) for x in read)
-    kv_heads, groups = k_BKSH.shape[1], q_BTNH.shape[2] // k_BKSH.shape[1]
+    read_k_BSKH, read_v_BSKH = (x.masked_fill(unseen_BS11, 0.0) for x in read)
+    kv_heads, groups = read_k_BSKH.shape[2], q_BTNH.shape[2] // read_k_BSKH.shape[2]
     q_BKMH = ops.group_queries(q_BTNH.unflatten(0, (b, t)).squeeze(2), kv_heads)
     visible_B1MS = ops.spread(site.visible_BTS, groups=groups)
-    score_BKMS = ops.score(q_BKMH, k_BKSH, rule=rule)
+    score_BKMS = _scores(site, q_BKMH, read_k_BSKH, read[0], rule)
     if bias is not None:
         added_BNTS = bias(step.position_BT.reshape(b, t), site.position_BS)
         score_BKMS = score_BKMS + ops.group_bias(added_BNTS, num_kv_heads=kv_heads)
-    weight_BKMS = ops.softmax(score_BKMS, visible_B1MS)
-    o_BKMH = torch.matmul(weight_BKMS.to(v_BKSH.dtype), v_BKSH)
+    weight_BKMS = ops.softmax(score_BKMS, visible_B1MS).to(read_v_BSKH.dtype)
+    o_BKMH = _weighted(site, weight_BKMS, read_v_BSKH)
     o_BTNH = ops.ungroup(o_BKMH, tokens=t)
     return (
         o_BTNH.flatten(0, 1).unsqueeze(1),
         dataclasses.replace(site, k_BSKH=k_BSKH, v_BSKH=v_BSKH),
     )
+
+
+def _scores(
+    site: ExplicitSite, q_BKMH: Array, k_BSKH: Array, held_BSKH: Array, rule: ops.Rule
+) -> Array:
+    """Return all scores, with keys from codes where a token reads them so.
+
+    A code belongs to its group, whether or not all of the group is visible.
+    """
+    score_BKMS = ops.score(q_BKMH, k_BSKH.transpose(1, 2), rule=rule)
+    if site.form is None:
+        return score_BKMS
+    edge_BT, _ = explicit_codes.edges(site.form, site.slot_BT)
+    coded_BKSH = explicit_codes.keys_from_codes(held_BSKH, site.form).transpose(1, 2)
+    coded_BKMS = ops.score(q_BKMH, coded_BKSH, rule=rule)
+    return torch.where(_below(edge_BT, coded_BKMS), coded_BKMS, score_BKMS)
+
+
+def _weighted(site: ExplicitSite, weight_BKMS: Array, v_BSKH: Array) -> Array:
+    """Return the weighted sums, of values from codes where a token reads them so."""
+    if site.form is None:
+        return torch.matmul(weight_BKMS, v_BSKH.transpose(1, 2))
+    _, edge_BT = explicit_codes.edges(site.form, site.slot_BT)
+    is_coded_B1MS = _below(edge_BT, weight_BKMS)
+    coded_BKSH = explicit_codes.values_from_codes(v_BSKH, site.form).transpose(1, 2)
+    from_codes = torch.matmul(weight_BKMS * is_coded_B1MS, coded_BKSH)
+    return from_codes + torch.matmul(weight_BKMS * ~is_coded_B1MS, v_BSKH.transpose(1, 2))
+
+
+def _below(edge_BT: Array, like_BKMS: Array) -> Array:
+    """Return which slots lie below each grouped query's edge."""
+    slot_S = torch.arange(like_BKMS.shape[-1], device=edge_BT.device)
+    groups = like_BKMS.shape[2] // edge_BT.shape[1]
+    return ops.spread(slot_S < edge_BT[..., None], groups=groups)
 
 
 def _written(held_BSKH: Array, new_BTKH: Array, slot_BT: Array) -> Array:

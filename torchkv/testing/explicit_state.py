@@ -21,6 +21,7 @@ from torchkv.caches import Cache, Source
 from torchkv.caches.cross import CrossSite, gather_site
 from torchkv.model import Decoder
 from torchkv.testing.explicit import ExplicitSite
+from torchkv.testing.explicit_codes import Form, as_read, form_for
 from torchkv.testing.plan import Plan
 
 Forward = Callable[[Any, Any, Any], tuple[Any, Any]]
@@ -37,6 +38,7 @@ class ExplicitState:
         values: Of each layer.
         held: Of each layer, [B, S]: which slots hold what they once held; a ring has evicted some.
         source: Of each layer, what its cross attention reads; none without an encoder.
+        forms: Of each layer, what of it is read from codes; None for nothing.
     """
 
     length_B: np.ndarray
@@ -44,7 +46,8 @@ class ExplicitState:
     keys: tuple[Any, ...]
     values: tuple[Any, ...]
     held: tuple[np.ndarray, ...]
-    source: Source = ()
+    source: Source
+    forms: tuple[Form | None, ...]
 
     @property
     def capacity(self) -> int:
@@ -52,8 +55,18 @@ class ExplicitState:
         return self.position_BS.shape[1]
 
 
-def empty(model: Decoder, *, batch: int, capacity: int, source: Source = ()) -> ExplicitState:
-    """Return a state without tokens, beside what an encoder has left of its rows' texts."""
+def empty(
+    model: Decoder, *, batch: int, capacity: int, form: Form | None, source: Source = ()
+) -> ExplicitState:
+    """Return a state without tokens, beside what an encoder has left of its rows' texts.
+
+    Args:
+        model: Whose sizes.
+        batch: Rows.
+        capacity: Tokens that a row can hold.
+        form: What layers without a window read from codes.
+        source: From the encoder.
+    """
     attentions = [layer.attention for layer in model.config.layers]
     heads = [(a.num_kv_heads, a.head_dim) for a in attentions]
     latents = [(1, a.latent.rank) if a.latent else None for a in attentions]
@@ -64,14 +77,15 @@ def empty(model: Decoder, *, batch: int, capacity: int, source: Source = ()) -> 
     )
     position_BS = np.tile(np.arange(capacity, dtype=np.int32), (batch, 1))
     held = tuple(np.zeros((batch, capacity), np.bool_) for _ in heads)
-    return ExplicitState(np.zeros(batch, np.int32), position_BS, keys, values, held, source)
+    length_B, forms = np.zeros(batch, np.int32), tuple(form_for(a, form) for a in attentions)
+    return ExplicitState(length_B, position_BS, keys, values, held, source, forms)
 
 
-def from_cache(cache: Cache, model: Decoder) -> ExplicitState:
+def from_cache(cache: Cache, model: Decoder, *, form: Form | None) -> ExplicitState:
     """Return the state of a cache of any layout."""
     length_B = to_numpy(cache.length_B)
     source = tuple(site for site in cache.sites if isinstance(site, CrossSite))
-    state = empty(model, batch=len(length_B), capacity=cache.capacity, source=source)
+    state = empty(model, batch=len(length_B), capacity=cache.capacity, source=source, form=form)
     layers = [
         _by_token(caches.read(cache, i), capacity=cache.capacity) for i in model.config.self_sites
     ]
@@ -101,9 +115,10 @@ def advance(
             slot_BT,
             torch.tensor(plan.seen(held, window=window), device=device),
             position_BS,
+            form,
         )
-        for keys, values, held, window in zip(
-            state.keys, state.values, state.held, windows, strict=True
+        for keys, values, held, window, form in zip(
+            state.keys, state.values, state.held, windows, state.forms, strict=True
         )
     )
     # A row's tokens, one after the other, share its source.
@@ -129,6 +144,7 @@ def advance(
         values=tuple(after.sites[i].v_BSKH for i in model.config.self_sites),
         held=tuple(held | plan.written_BS for held in state.held),
         source=state.source,
+        forms=state.forms,
     )
 
 
@@ -140,12 +156,10 @@ def read(state: ExplicitState, layer: int) -> tuple[np.ndarray, np.ndarray, np.n
     """
     if not 0 <= layer < len(state.keys):
         raise RequestError(f"read: layer is {layer}, expected 0 to {len(state.keys) - 1}.")
-    return (
-        to_numpy(state.keys[layer]),
-        to_numpy(state.values[layer]),
-        state.position_BS,
-        _valid(state, layer),
-    )
+    form, stored = state.forms[layer], (state.keys[layer], state.values[layer])
+    if form is not None:
+        stored = as_read(*stored, torch.tensor(state.length_B, device=stored[0].device), form)
+    return to_numpy(stored[0]), to_numpy(stored[1]), state.position_BS, _valid(state, layer)
 
 
 def write(
@@ -193,6 +207,7 @@ def gather(state: ExplicitState, rows: np.ndarray) -> ExplicitState:
             gather_site(x, torch.tensor(rows_B, device=x.source_length_U.device), batch=batch)
             for x in state.source
         ),
+        state.forms,
     )
 
 
@@ -208,6 +223,7 @@ def grow(state: ExplicitState, capacity: int) -> ExplicitState:
         tuple(F.pad(x, (0, 0, 0, 0, 0, more)) for x in state.values),
         tuple(np.pad(x, ((0, 0), (0, more))) for x in state.held),
         state.source,
+        state.forms,
     )
 
 

@@ -3,12 +3,15 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from jaxkv.spec.errors import Unsupported
 from jaxkv.spec.identity import weights_hash
 from torchkv.caches.prefix import PrefixStore
 from torchkv.generation import Generated, generate
 from torchkv.model import Decoder
 from torchkv.streaming import stream
+from torchkv.testing.drafted import Draft, continue_with
 from torchkv.testing.driver import Driver
 from torchkv.testing.prefixed import PrefixTexts
 from torchkv.weights import to_arrays
@@ -19,6 +22,8 @@ class Texts:
 
     Attributes:
         model: The decoder.
+        compiled: Whether its steps are.
+        forwarded_positions: Real tokens that went through the model so far.
         layout: Of the cache.
         slack: Tokens that a ring can take back.
         page_size: Tokens of a page; None for the layout's own.
@@ -26,6 +31,8 @@ class Texts:
     """
 
     model: Decoder
+    compiled: bool
+    forwarded_positions: int
     layout: str
     slack: int
     page_size: int | None
@@ -43,6 +50,25 @@ class Texts:
     ) -> Iterator[list[list[int]]]:
         """Return an iterator over the same tokens as they come."""
         return stream(self.model, prompts, max_new_tokens=max_new_tokens, **self._on, **options)
+
+    def speculate(self, ids: np.ndarray, new: int, draft: Draft, k: int) -> np.ndarray:
+        """Return greedy ids [B, T + new] by the real verifying steps, whatever the drafts.
+
+        Args:
+            ids: Prompts [B, T].
+            new: How many ids each row gets.
+            draft: (text so far [1, n], k) -> ids [1, k].
+            k: Drafts of a row and step at most.
+
+        Raises:
+            Unsupported: The layout or the model does not serve drafts.
+            CapacityError: The texts are longer than the model's positions.
+        """
+        made, forwarded = continue_with(
+            self.model, ids, new, draft, k, on=self._on, compiled=self.compiled
+        )
+        self.forwarded_positions += forwarded
+        return made
 
     @property
     def _on(self) -> dict[str, Any]:

@@ -1,0 +1,256 @@
+"""What beam search compiles: every prompt once, then steps of all its beams.
+
+Definitions are those of transformers 5.24, generation/utils.py (`_beam_search`): of a row's J beams
+times V continuations the J likeliest that do not end go on; those among the J likeliest that end
+compete, by score, with the texts that ended before. A score is the sum of the new tokens' natural
+log-probabilities over the number of new tokens to the power of the length penalty. Prompts do not
+count; an end token does.
+
+Letters: B rows, J beams of a row, C beams of all rows, one after the other (C = B*J), T prompt
+tokens with padding, S new tokens at most, E end tokens (of an encoder's text: its tokens), M
+beams among which the best are chosen, V vocabulary.
+"""
+
+import dataclasses
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from jaxkv import caches
+from jaxkv.branching import Form
+from jaxkv.caches import Cache
+from jaxkv.encoder import encode
+from jaxkv.loop import Sources, Terms
+from jaxkv.model import Params, forward
+from jaxkv.pytree import pytree
+from jaxkv.spec.config import ModelConfig
+
+
+@pytree
+class Goal:
+    """What counts as better, and when a row has found enough; all traced.
+
+    Attributes:
+        length_penalty: The power of a text's length that its sum is divided by, in the dtype of
+            scores.
+        is_eager: A row stops as soon as J of its texts have ended.
+        is_patient: It goes on while a beam could beat the worst of them at any length allowed;
+            otherwise, while one would at its present length.
+    """
+
+    length_penalty: Float[Array, ""]
+    is_eager: Bool[Array, ""]
+    is_patient: Bool[Array, ""]
+
+
+@pytree
+class Beams:
+    """The search's state.
+
+    Attributes:
+        token_BJS: int32, new tokens of the beams that go on, the likeliest first.
+        sum_BJ: Their log-probabilities' sums; -inf for a beam that has not begun.
+        ended_BJS: int32, new tokens of the best texts that have ended, the best first.
+        score_BJ: Their scores; -inf where none has ended yet.
+        length_BJ: int32, their new tokens.
+        from_C: int32, the line of the cache that each beam continues.
+        active_B: Rows that go on.
+        new: int32, new tokens of every beam of an active row.
+        forwarded_B: int32, positions that entered the model, of all beams.
+    """
+
+    token_BJS: Int[Array, "B J S"]
+    sum_BJ: Float[Array, "B J"]
+    ended_BJS: Int[Array, "B J S"]
+    score_BJ: Float[Array, "B J"]
+    length_BJ: Int[Array, "B J"]
+    from_C: Int[Array, " C"]
+    active_B: Bool[Array, " B"]
+    new: Int[Array, ""]
+    forwarded_B: Int[Array, " B"]
+
+
+def search(
+    params: Params,
+    ids_BT: Int[Array, "B T"],
+    count_B: Int[Array, " B"],
+    terms: Terms,
+    goal: Goal,
+    sources: Sources | None = None,
+    *,
+    config: ModelConfig,
+    form: Form,
+    beams: int,
+    slots: int,
+    rectangular: bool,
+) -> tuple[Beams, Cache]:
+    """Return the finished search and its cache: prefill and loop in one traced function.
+
+    Args:
+        params: The model's.
+        ids_BT: int32 prompts from the left.
+        count_B: int32, prompt tokens of each row.
+        terms: Budgets, of at least one token, and end tokens; nothing is drawn.
+        goal: What is searched for.
+        sources: What the encoder reads, once a prompt; None without one.
+        config: Static, as are all that follow.
+        form: Of the cache, one row a prompt.
+        beams: Of each row; at most as many as tokens that do not end a text.
+        slots: New tokens that a beam has room for: the largest budget, or more.
+        rectangular: Whether all prompts have one length.
+    """
+    cache = form.make(config)
+    if sources is not None:
+        cache = caches.fill(cache, encode(params, *sources, config=config))
+    promises = {"config": config, "last_only": True, "rectangular": rectangular, "clean": True}
+    logits_B1V, after = forward(params, ids_BT, cache, count_B, fresh=True, **promises)
+    assert after is not None  # forward returns a cache for a cache
+    cache = caches.spread(after, beams)
+    logits_CV = jnp.repeat(logits_B1V[:, 0], beams, axis=0)
+    state = start(count_B, beams=beams, slots=slots, dtype=_score_dtype(logits_CV))
+    state = choose(state, logits_CV, terms=terms, goal=goal)
+
+    def step(state: Beams, cache: Cache) -> tuple[Beams, Cache]:
+        # Reordered before a forward, not after: the last choice moves nothing.
+        cache = caches.gather(cache, state.from_C) if beams > 1 else cache
+        one_C = jnp.repeat(state.active_B.astype(jnp.int32), beams)
+        last_C1 = state.token_BJS[:, :, state.new - 1].reshape(-1, 1)
+        logits_C1V, after = forward(params, last_C1, cache, one_C, **promises)
+        assert after is not None
+        forwarded_B = state.forwarded_B + beams * state.active_B.astype(jnp.int32)
+        state = dataclasses.replace(state, forwarded_B=forwarded_B)
+        return choose(state, logits_C1V[:, 0], terms=terms, goal=goal), after
+
+    return jax.lax.while_loop(
+        lambda both: jnp.any(both[0].active_B), lambda both: step(*both), (state, cache)
+    )
+
+
+def start(count_B: Int[Array, " B"], *, beams: int, slots: int, dtype: Any) -> Beams:
+    """Return the search before its first choice, for which all beams of a row see the same logits.
+
+    Args:
+        count_B: int32, prompt tokens of each row, all of which have entered the model.
+        beams: Of each row.
+        slots: New tokens that a beam has room for.
+        dtype: Of sums and scores.
+    """
+    batch = count_B.shape[0]
+    # One beam has begun; the others are copies of it that must not double its continuations.
+    begun_J = jnp.arange(beams) == 0
+    none = jnp.full((batch, beams), -jnp.inf, dtype)
+    return Beams(
+        token_BJS=jnp.zeros((batch, beams, slots), jnp.int32),
+        sum_BJ=jnp.where(begun_J, jnp.zeros((), dtype), none),
+        ended_BJS=jnp.zeros((batch, beams, slots), jnp.int32),
+        score_BJ=none,
+        length_BJ=jnp.zeros((batch, beams), jnp.int32),
+        from_C=jnp.arange(batch * beams, dtype=jnp.int32),
+        active_B=jnp.ones((batch,), bool),
+        new=jnp.zeros((), jnp.int32),
+        forwarded_B=count_B,
+    )
+
+
+def choose(state: Beams, logits_CV: Float[Array, "C V"], *, terms: Terms, goal: Goal) -> Beams:
+    """Return the search with one more token in each beam of the active rows.
+
+    Args:
+        state: Before it.
+        logits_CV: The model's for each beam's next token.
+        terms: Budgets and end tokens.
+        goal: What is searched for.
+
+    Cost: passes twice over the J*V continuations of a row.
+    """
+    batch, beams = state.sum_BJ.shape
+    new = state.new + 1
+    logprob_CV = jax.nn.log_softmax(logits_CV.astype(_score_dtype(logits_CV)), axis=-1)
+    vocabulary = logits_CV.shape[1]
+    sum_BJV = state.sum_BJ[:, :, None] + logprob_CV.reshape(batch, beams, vocabulary)
+    # -1 stands for no end token: taken as it is, it would count from the vocabulary's end.
+    end_E = jnp.where(terms.end_E < 0, vocabulary, terms.end_E)
+    ends_V = jnp.zeros((vocabulary,), bool).at[end_E].set(True, mode="drop")
+    # Of the scores' own dtype: a bare -inf is a float64 constant when x64 is on.
+    never = jnp.array(-jnp.inf, sum_BJV.dtype)
+    best, going = (
+        _best(x_BJV, state.token_BJS, at=state.new)
+        for x_BJV in (sum_BJV, jnp.where(ends_V, never, sum_BJV))
+    )
+    is_last_B1 = (new >= terms.budget_B)[:, None]
+    stops_BJ = (ends_V[best.last_BJ] | is_last_B1) & state.active_B[:, None]
+    length = new.astype(state.score_BJ.dtype)
+    score_BJ = jnp.where(stops_BJ, best.sum_BJ / length**goal.length_penalty, never)
+    ended_BJS, score_BJ, length_BJ = _merge(state, best.token_BJS, score_BJ, new)
+    keep = partial(_where_active, state.active_B)
+    row_BJ = jnp.arange(batch * beams, dtype=jnp.int32).reshape(batch, beams)
+    from_BJ = keep(row_BJ[:, :1] + going.beam_BJ, row_BJ)
+    after = Beams(
+        token_BJS=keep(going.token_BJS, state.token_BJS),
+        sum_BJ=keep(going.sum_BJ, state.sum_BJ),
+        ended_BJS=ended_BJS,
+        score_BJ=score_BJ,
+        length_BJ=length_BJ,
+        from_C=from_BJ.reshape(-1),
+        active_B=state.active_B & ~is_last_B1[:, 0],
+        new=new,
+        forwarded_B=state.forwarded_B,
+    )
+    goes_on_B = _goes_on(after, terms=terms, goal=goal)
+    return dataclasses.replace(after, active_B=after.active_B & goes_on_B)
+
+
+@pytree
+class _Chosen:
+    """The J best continuations: their texts, last tokens, sums, and the beams they continue."""
+
+    token_BJS: Array
+    last_BJ: Array
+    sum_BJ: Array
+    beam_BJ: Array
+
+
+def _best(sum_BJV: Array, token_BJS: Array, *, at: Array) -> _Chosen:
+    batch, beams, vocabulary = sum_BJV.shape
+    sum_BJ, flat_BJ = jax.lax.top_k(sum_BJV.reshape(batch, beams * vocabulary), beams)
+    flat_BJ = flat_BJ.astype(jnp.int32)
+    beam_BJ, last_BJ = flat_BJ // vocabulary, flat_BJ % vocabulary
+    token_BJS = jnp.take_along_axis(token_BJS, beam_BJ[:, :, None], axis=1)
+    return _Chosen(token_BJS.at[:, :, at].set(last_BJ), last_BJ, sum_BJ, beam_BJ)
+
+
+def _merge(
+    state: Beams, token_BJS: Array, score_BJ: Array, new: Array
+) -> tuple[Array, Array, Array]:
+    """Return the J best of the texts that have ended: those of before, and those given."""
+    score_BM = jnp.concatenate([state.score_BJ, score_BJ], axis=1)
+    best_BJ, place_BJ = jax.lax.top_k(score_BM, score_BJ.shape[1])
+    token_BMS = jnp.concatenate([state.ended_BJS, token_BJS], axis=1)
+    length_BM = jnp.concatenate([state.length_BJ, jnp.full_like(state.length_BJ, new)], axis=1)
+    return (
+        jnp.take_along_axis(token_BMS, place_BJ[:, :, None], axis=1),
+        best_BJ,
+        jnp.take_along_axis(length_BM, place_BJ, axis=1),
+    )
+
+
+def _goes_on(state: Beams, *, terms: Terms, goal: Goal) -> Array:
+    """Return which rows could still find a better text, or have not found J."""
+    dtype = state.score_BJ.dtype
+    is_full_B = jnp.all(state.score_BJ > -jnp.inf, axis=1)
+    looks_ahead = goal.is_patient & (goal.length_penalty > 0)
+    length_B = jnp.where(looks_ahead, terms.budget_B, state.new).astype(dtype)
+    hope_B = state.sum_BJ[:, 0] / length_B**goal.length_penalty
+    can_improve_B = hope_B > state.score_BJ[:, -1]
+    return ~is_full_B | (can_improve_B & ~goal.is_eager)
+
+
+def _where_active(active_B: Array, new: Array, old: Array) -> Array:
+    return jnp.where(active_B.reshape(-1, *[1] * (new.ndim - 1)), new, old)
+
+
+def _score_dtype(logits_CV: Array) -> jnp.dtype:
+    return jnp.promote_types(logits_CV.dtype, jnp.float32)

@@ -1,0 +1,132 @@
+"""A request in parts: prefill in chunks, then some tokens at a time, each one program.
+
+Between two of them the host can look at the texts.
+"""
+
+from collections.abc import Callable, Iterator
+
+import jax.numpy as jnp
+import numpy as np
+
+from jaxkv import caches, programs
+from jaxkv.caches import Cache
+from jaxkv.loop import Text, extend, prefill, read_sources, start
+from jaxkv.model import Decoder, params_of
+from jaxkv.request import Request, device_arrays, device_sources
+from jaxkv.stopping import Watch
+
+# Tokens between two looks of the host, unless a caller says otherwise.
+STEPS = 8
+Part = tuple[int, Text, Cache]
+"""Prompt tokens in the cache, the texts, the cache."""
+
+
+def parts(
+    model: Decoder,
+    request: Request,
+    open_cache: Callable[[], tuple[Cache, bool]],
+    *,
+    clean: bool,
+    steps: int,
+    chunk: int,
+    watch: Watch,
+    logprobs: bool = False,
+    top: int = 0,
+) -> Iterator[Part]:
+    """Yield after every program how many prompt tokens are in the cache, texts and cache.
+
+    Args:
+        model: The decoder.
+        request: What is asked of it.
+        open_cache: Called once, when there is something to do: the cache, and whether its buffers
+            may be reused.
+        clean: Whether the cache's unused slots hold finite numbers.
+        steps: Tokens of each row at a time, at most.
+        chunk: Prompt tokens at a time, at most.
+        watch: Which rows go no further, as of the newest part that it has seen.
+        logprobs: Whether the texts carry them.
+        top: Of how many of the likeliest tokens too.
+    """
+    found = request.plan
+    if not found.budget_B.any():
+        return
+    params, jitted = params_of(model), programs.PROGRAMS.jitted
+    ids_BT, count_B, terms = device_arrays(request)
+    longest = int(found.count_B[found.budget_B > 0].max())
+    width = min(ids_BT.shape[1], chunk)
+    starts = range(0, longest, width)
+    slots = max(found.reach + 1, ids_BT.shape[1], len(starts) * width)
+    text = start(ids_BT, count_B, terms.budget_B, slots=slots, logprobs=logprobs, top=top)
+    cache, own = open_cache()
+    if (sources := device_sources(request)) is not None:
+        fill = jitted(read_sources, donate=("cache",))
+        cache = fill(params, sources, cache, config=model.config)
+    for at in starts:
+        is_first = at == 0
+        text, cache = jitted(prefill, donate=("cache",) if own or not is_first else ())(
+            params,
+            text,
+            jnp.asarray(at, jnp.int32),
+            terms,
+            cache,
+            config=model.config,
+            width=width,
+            reach=found.reach,
+            fresh=is_first and not found.held_B.any(),
+            rectangular=found.rectangular,
+            clean=clean or not is_first,
+        )
+        yield min(at + width, longest), text, cache
+    text = watch.halt(text)
+    while np.asarray(text.active_B).any():
+        text, cache = jitted(extend, donate=("cache",))(
+            params,
+            text,
+            terms,
+            cache,
+            jnp.asarray(steps, jnp.int32),
+            config=model.config,
+            rectangular=found.rectangular,
+        )
+        yield longest, text, cache
+        text = watch.halt(text)
+    caches.check(cache)
+
+
+def run_until(
+    model: Decoder,
+    request: Request,
+    open_cache: Callable[[], tuple[Cache, bool]],
+    watch: Watch,
+    *,
+    clean: bool,
+    logprobs: bool,
+    top: int,
+) -> tuple[Text, Cache]:
+    """Return the finished texts without what a stop string cut off, and the cache with it.
+
+    Args:
+        model: The decoder.
+        request: What is asked of it, with a budget.
+        open_cache: See `parts`.
+        watch: Has seen the whole texts afterwards.
+        clean: Whether the cache's unused slots hold finite numbers.
+        logprobs: Whether the texts carry them.
+        top: Of how many of the likeliest tokens too.
+    """
+    part = None
+    each = parts(
+        model,
+        request,
+        open_cache,
+        clean=clean,
+        steps=STEPS,
+        chunk=request.plan.ids_BT.shape[1],
+        watch=watch,
+        logprobs=logprobs,
+        top=top,
+    )
+    for part in each:
+        watch.look(part[1])
+    assert part is not None  # a request with a budget has a part
+    return watch.cut(part[1]), part[2]

@@ -1,0 +1,281 @@
+"""Parallel samples: each prompt is computed once, its continuations are drawn side by side.
+
+Letters: B rows, C samples of all rows, one after the other, T prompt tokens with padding, M samples
+of a row.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Int
+
+from jaxkv import caches, programs
+from jaxkv.branching import Form, check_budgets, check_whole, plan_cache
+from jaxkv.caches import Cache
+from jaxkv.encoder import encode
+from jaxkv.loop import Sources, Terms, Text, append, extend, start
+from jaxkv.model import Decoder, Params, forward, params_of
+from jaxkv.request import Request, check, device_arrays, device_sources
+from jaxkv.settings import SEEDS, Settings
+from jaxkv.spec.config import ModelConfig
+from jaxkv.spec.errors import RequestError
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """What was drawn.
+
+    Attributes:
+        tokens: Prompt and new ids of each row's first sample.
+        new_tokens: New ids of it; an end token that stopped it is its last.
+        samples: New ids of each of a row's samples.
+        seed_BM: uint32, of each sample: `generate` with it draws the same text.
+        forwarded_positions_B: int32, positions of each row that went through the model: the prompt
+            once, and of each sample its new tokens but the last.
+        compilations: Programs traced for this call; None for a twin that compiles nothing.
+        copied_pages: Pages copied because a sample wrote to one that others hold; None without
+            pages.
+        logprobs: With `logprobs`, float32 for each new id: the natural logarithm of its probability
+            under the model's own distribution, before temperature and filters.
+    """
+
+    tokens: list[list[int]]
+    new_tokens: list[list[int]]
+    samples: list[list[list[int]]]
+    seed_BM: np.ndarray
+    forwarded_positions_B: np.ndarray
+    compilations: int | None
+    copied_pages: int | None
+    logprobs: list[list[np.ndarray]] | None
+
+
+def sample_many(
+    model: Decoder,
+    prompts: Any = None,
+    *,
+    samples: int,
+    max_new_tokens: int | Sequence[int],
+    mask_BT: Any = None,
+    encoder: Any = None,
+    encoder_mask_BE: Any = None,
+    end_ids: int | Sequence[int] | None = (),
+    temperature: float | Sequence[float] = 1.0,
+    top_k: int | Sequence[int] | None = None,
+    top_p: float | Sequence[float] = 1.0,
+    min_p: float | Sequence[float] = 0.0,
+    seeds: int | Sequence[int] | Sequence[Sequence[int]] = 0,
+    logprobs: bool = False,
+    capacity: int | None = None,
+    layout: str = "contiguous",
+    slack: int = 0,
+    page_size: int | None = None,
+    layout_options: Mapping[str, Any] | None = None,
+) -> Sampled:
+    """Return several continuations of each prompt, drawn from keys of their own.
+
+    Sample m of a row is the text that `generate` draws with the sample's seed. Each stops by
+    itself.
+
+    Args:
+        model: In evaluation mode.
+        prompts: See `generate`, as for `mask_BT`, `encoder`, `encoder_mask_BE` and `end_ids`.
+        samples: Of each prompt.
+        max_new_tokens: Budget of a sample, for all rows or one a row; at least 1.
+        mask_BT: Which ids of an array are real.
+        encoder: One text a row, read once and shared by its samples.
+        encoder_mask_BE: Which ids of such an array are real.
+        end_ids: Tokens that end a sample.
+        temperature: One number for all rows or one a row, as are the three that follow; with 0 all
+            samples of a row are the greedy text.
+        top_k: See `generate`.
+        top_p: See `generate`.
+        min_p: See `generate`.
+        seeds: One for all rows or one a row: sample m draws with the seed + m, modulo 2**32. Or
+            `samples` of them a row, of which each is used as it is.
+        logprobs: Whether to return the new tokens' log-probabilities.
+        capacity: Tokens that a sample can hold at most; by default what the request needs.
+        layout: Of the cache: any that has `gather`; "paged" shares the prompt's pages.
+        slack: See `caches.init`.
+        page_size: Of the layout "paged"; None for its default.
+        layout_options: What the layout alone understands.
+
+    Raises:
+        RequestError: The model is in training mode, or an argument is out of range.
+        CapacityError: The request does not fit; see `plan`.
+        ShapeError: The prompts do not fit the model.
+        Unsupported: The layout has no `gather`.
+
+    Cost: the prompt once, then `samples` rows a step. Layouts but "paged" copy the prompt's keys
+    and values for each sample. Compiles as `generate` does, for each number of samples.
+    """
+    samples = check_whole("sample_many", "samples", samples, most=None, why="")
+    first_seeds, seed_BM = _seeds(seeds, samples)
+    request = check(
+        "sample_many",
+        model,
+        prompts,
+        max_new_tokens=max_new_tokens,
+        mask_BT=mask_BT,
+        encoder=encoder,
+        encoder_mask_BE=encoder_mask_BE,
+        end_ids=end_ids,
+        cache=None,
+        capacity=capacity,
+        sampling={
+            "temperature": temperature,
+            "top_k": top_k,
+            "top_p": top_p,
+            "min_p": min_p,
+            "seeds": first_seeds,
+        },
+    )
+    check_budgets("sample_many", request.plan)
+    form = plan_cache(
+        "sample_many",
+        model,
+        request,
+        branches=samples,
+        layout=layout,
+        slack=slack,
+        page_size=page_size,
+        options=layout_options,
+    )
+    if seed_BM is None:
+        first_B1 = request.settings.seed_B[:, None]
+        # uint32 wraps around, which is the rule.
+        seed_BM = first_B1 + np.arange(samples, dtype=np.uint32)
+    before = programs.PROGRAMS.traces
+    ids_BT, count_B, _ = device_arrays(request)
+    text, cache = programs.PROGRAMS.jitted(run_many)(
+        params_of(model),
+        ids_BT,
+        count_B,
+        device_arrays(_branched(request, seed_BM))[2],
+        device_sources(request),
+        config=model.config,
+        form=form,
+        samples=samples,
+        rectangular=request.plan.rectangular,
+        logprobs=logprobs,
+    )
+    caches.check(cache)
+    traced = programs.PROGRAMS.traces - before
+    copied = None if cache.shared is None else int(cache.shared.copied)
+    return _collect(request, seed_BM, text, traced, copied)
+
+
+def run_many(
+    params: Params,
+    ids_BT: Int[Array, "B T"],
+    count_B: Int[Array, " B"],
+    terms: Terms,
+    sources: Sources | None = None,
+    *,
+    config: ModelConfig,
+    form: Form,
+    samples: int,
+    rectangular: bool,
+    logprobs: bool,
+) -> tuple[Text, Cache]:
+    """Return the samples' texts and cache: prefill and loop in one traced function.
+
+    Positions of the prompt count as forwarded in no sample.
+
+    Args:
+        params: The model's.
+        ids_BT: int32 prompts from the left.
+        count_B: int32, prompt tokens of each row.
+        terms: What each sample wants, one line a sample.
+        sources: What the encoder reads, once a prompt; None without one.
+        config: Static, as are all that follow.
+        form: Of the cache, one row a prompt.
+        samples: Of each row.
+        rectangular: Whether all prompts have one length.
+        logprobs: Whether the texts carry them.
+    """
+    cache = form.make(config)
+    if sources is not None:
+        cache = caches.fill(cache, encode(params, *sources, config=config))
+    promises: dict[str, Any] = {"config": config, "rectangular": rectangular}
+    logits_B1V, after = forward(
+        params, ids_BT, cache, count_B, fresh=True, clean=True, last_only=True, **promises
+    )
+    assert after is not None  # forward returns a cache for a cache
+    ids_CT, count_C, logits_CV = (
+        jnp.repeat(x, samples, axis=0) for x in (ids_BT, count_B, logits_B1V[:, 0])
+    )
+    slots = max(form.capacity + 1, ids_BT.shape[1])
+    text = start(ids_CT, count_C, terms.budget_B, slots=slots, logprobs=logprobs)
+    text = append(text, logits_CV, terms=terms)
+    cache = caches.spread(after, samples)
+    return extend(params, text, terms, cache, jnp.max(terms.budget_B), **promises)
+
+
+def _seeds(seeds: Any, samples: int) -> tuple[Any, np.ndarray | None]:
+    """Return what `plan_sampling` checks, and the samples' seeds where each is given."""
+    if not hasattr(seeds, "__len__") or not any(hasattr(row, "__len__") for row in seeds):
+        return seeds, None
+    rows = [[*row] if hasattr(row, "__len__") else [row] for row in seeds]
+    for b, row in enumerate(rows):
+        if len(row) != samples:
+            raise RequestError(
+                f"sample_many: seeds[{b}] has {len(row)} numbers, expected {samples}, one a "
+                "sample. Give one a row to have the others counted up from it."
+            )
+        for seed in row:
+            is_whole = isinstance(seed, int | np.integer) and not isinstance(seed, bool)
+            if not is_whole or not 0 <= seed < SEEDS:
+                raise RequestError(
+                    f"sample_many: seeds[{b}] holds {seed!r}, expected whole numbers from 0 to "
+                    f"{SEEDS - 1}. Take it modulo {SEEDS}."
+                )
+    return [row[0] for row in rows], np.array(rows, np.uint32)
+
+
+def _branched(request: Request, seed_BM: np.ndarray) -> Request:
+    """Return the request with a row for each sample."""
+    samples = seed_BM.shape[1]
+    settings = {
+        field.name: np.repeat(getattr(request.settings, field.name), samples)
+        for field in dataclasses.fields(Settings)
+    }
+    rows = {
+        name: np.repeat(getattr(request.plan, name), samples, axis=0)
+        for name in ("ids_BT", "count_B", "budget_B", "held_B")
+    }
+    return dataclasses.replace(
+        request,
+        plan=dataclasses.replace(request.plan, **rows),
+        settings=Settings(**settings | {"seed_B": seed_BM.reshape(-1)}),
+    )
+
+
+def _collect(
+    request: Request, seed_BM: np.ndarray, text: Text, traced: int, copied: int | None
+) -> Sampled:
+    batch, samples = seed_BM.shape
+    tokens_CS, length_C = np.asarray(text.tokens_BS), np.asarray(text.length_B)
+    rows = [line[:end] for line, end in zip(tokens_CS, length_C.tolist(), strict=True)]
+    starts = np.repeat(request.plan.count_B, samples).tolist()
+    groups = [slice(b * samples, (b + 1) * samples) for b in range(batch)]
+    new = [line[at:].tolist() for line, at in zip(rows, starts, strict=True)]
+    logprobs = None
+    if text.logprob_BS is not None:
+        spans = zip(np.asarray(text.logprob_BS), starts, length_C.tolist(), strict=True)
+        lines = [line[at:end].copy() for line, at, end in spans]
+        logprobs = [lines[group] for group in groups]
+    forwarded_BM = np.asarray(text.forwarded_B).reshape(batch, samples)
+    return Sampled(
+        tokens=[rows[group][0].tolist() for group in groups],
+        new_tokens=[new[group][0] for group in groups],
+        samples=[new[group] for group in groups],
+        seed_BM=seed_BM,
+        forwarded_positions_B=request.plan.count_B + forwarded_BM.sum(1, dtype=np.int32),
+        compilations=traced,
+        copied_pages=copied,
+        logprobs=logprobs,
+    )

@@ -1,0 +1,119 @@
+"""`--beams` and `--samples` of both command lines."""
+
+import importlib
+import json
+
+import pytest
+
+from tests.tiny import TWINS
+
+ASKED = ("generate", "reference", "--prompt", "3 1 4", "--max-new-tokens", "6")
+twins = pytest.mark.parametrize("twin", TWINS)
+
+
+def model_of(twin: str):
+    """Return what the command line calls `reference`."""
+    from jaxkv.spec.source import open_source
+
+    checkpoint = open_source("reference")
+    weights = importlib.import_module(f"{twin}.weights")
+    return weights.from_arrays(checkpoint.config, checkpoint.weights, dtype="float32")
+
+
+@pytest.fixture
+def run(capsys):
+    """Return a function: twin, flags -> exit code, what was printed, and the errors."""
+
+    def call(twin: str, *flags: str):
+        code = importlib.import_module(f"{twin}.cli").main([*ASKED, *flags])
+        return code, *capsys.readouterr()
+
+    return call
+
+
+@twins
+def test_beams_are_printed_with_ids_text_and_score(twin, run):
+    flags = ("--beams", "3", "--n-best", "2", "--length-penalty", "0.5", "--early-stopping")
+    code, out, _ = run(twin, *flags, "--json")
+
+    found = importlib.import_module(f"{twin}.searching").beam_search(
+        model_of(twin),
+        [[3, 1, 4]],
+        beams=3,
+        n_best=2,
+        max_new_tokens=6,
+        length_penalty=0.5,
+        early_stopping=True,
+    )
+    report = json.loads(out)
+    assert code == 0
+    assert [beam["ids"] for beam in report["beams"]] == found.best[0]
+    assert [beam["score"] for beam in report["beams"]] == found.score_BM[0].tolist()
+    assert report["ids"] == found.new_tokens[0] == found.best[0][0]
+    assert report["beams"][0]["text"] == report["text"]
+    assert report["forwarded_positions"] == int(found.forwarded_positions_B[0])
+    _, printed, _ = run(twin, *flags)
+    second = report["beams"][1]
+    assert printed.splitlines() == [
+        f"3 1 4 {report['text']}",
+        f"[score {second['score']}] {second['text']}",
+    ]
+
+
+@twins
+def test_samples_are_printed_with_ids_text_and_seed(twin, run):
+    flags = ("--samples", "3", "--temperature", "2", "--seed", "5", "--json")
+    code, out, _ = run(twin, *flags)
+
+    drawn = importlib.import_module(f"{twin}.samples").sample_many(
+        model_of(twin), [[3, 1, 4]], samples=3, max_new_tokens=6, temperature=2.0, seeds=5
+    )
+    report = json.loads(out)
+    assert code == 0
+    assert [each["ids"] for each in report["samples"]] == drawn.samples[0]
+    assert [each["seed"] for each in report["samples"]] == [5, 6, 7]
+    assert report["forwarded_positions"] == 3 + 3 * 5
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (
+            ("--beams", "3", "--samples", "2"),
+            "generate: --beams is 3 and --samples 2, expected one of them: beams draw nothing. "
+            "Leave out the other.",
+        ),
+        (
+            ("--beams", "3", "--temperature", "0.5"),
+            "generate: --temperature 0.5 is given, but --beams draws nothing. Leave out one of "
+            "them.",
+        ),
+        (
+            ("--beams", "3", "--no-cache"),
+            "generate: --no-cache is given, but --beams keeps one cache of its own. Leave out one "
+            "of them.",
+        ),
+        (
+            ("--samples", "3", "--n-best", "2"),
+            "generate: --n-best 2 is given, which belongs to a beam search. Give --beams too, or "
+            "leave it out.",
+        ),
+        (
+            ("--beams", "2", "--n-best", "3"),
+            "beam_search: n_best is 3, expected at most 2, the beams. Raise beams, or lower "
+            "n_best.",
+        ),
+        (
+            ("--beams", "0"),
+            "beam_search: beams is 0, expected a whole number of at least 1. `generate` gives one "
+            "text a prompt.",
+        ),
+    ],
+    ids=lambda x: "-".join(x).replace("--", "") if isinstance(x, tuple) else "",
+)
+@twins
+def test_flags_that_contradict_each_other_are_refused(twin, run, flags, message):
+    code, _, err = run(twin, *flags)
+
+    assert code == 2
+    assert err == f"{twin}: {message}\n"

@@ -1,0 +1,228 @@
+"""What beam search runs: every prompt once, then steps of all its beams.
+
+Definitions are those of transformers 5.24, generation/utils.py (`_beam_search`): of a row's J beams
+times V continuations the J likeliest that do not end go on; those among the J likeliest that end
+compete, by score, with the texts that ended before. A score is the sum of the new tokens' natural
+log-probabilities over the number of new tokens to the power of the length penalty. Prompts do not
+count; an end token does.
+
+Letters: B rows, J beams of a row, C beams of all rows, one after the other (C = B*J), T prompt
+tokens with padding, S new tokens at most, E end tokens (of an encoder's text: its tokens), M
+continuations or texts among which J are chosen, V vocabulary.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor as Array
+
+from jaxkv.spec.config import ModelConfig
+from torchkv import caches
+from torchkv.branching import Form
+from torchkv.caches import Cache
+from torchkv.encoder import encode
+from torchkv.loop import Sources, Terms
+from torchkv.model import Params, forward
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What counts as better, and when a row has found enough.
+
+    Attributes:
+        length_penalty: The power of a text's length that its sum is divided by, in the dtype of
+            scores.
+        is_eager: A row stops as soon as J of its texts have ended.
+        is_patient: It goes on while a beam could beat the worst of them at any length allowed;
+            otherwise, while one would at its present length.
+    """
+
+    length_penalty: Float[Array, ""]
+    is_eager: Bool[Array, ""]
+    is_patient: Bool[Array, ""]
+
+
+@dataclass(frozen=True)
+class Beams:
+    """The search's state.
+
+    Attributes:
+        token_BJS: int32, new tokens of the beams that go on, the likeliest first.
+        sum_BJ: Their log-probabilities' sums; -inf for a beam that has not begun.
+        ended_BJS: int32, new tokens of the best texts that have ended, the best first.
+        score_BJ: Their scores; -inf where none has ended yet.
+        length_BJ: int32, their new tokens.
+        from_C: int32, the line of the cache that each beam continues.
+        active_B: Rows that go on.
+        new: int32, new tokens of every beam of an active row.
+        forwarded_B: int32, positions that entered the model, of all beams.
+    """
+
+    token_BJS: Int[Array, "B J S"]
+    sum_BJ: Float[Array, "B J"]
+    ended_BJS: Int[Array, "B J S"]
+    score_BJ: Float[Array, "B J"]
+    length_BJ: Int[Array, "B J"]
+    from_C: Int[Array, " C"]
+    active_B: Bool[Array, " B"]
+    new: Int[Array, ""]
+    forwarded_B: Int[Array, " B"]
+
+
+@torch.no_grad()
+def search(
+    params: Params,
+    ids_BT: Int[Array, "B T"],
+    count_B: Int[Array, " B"],
+    terms: Terms,
+    goal: Goal,
+    sources: Sources | None = None,
+    *,
+    config: ModelConfig,
+    form: Form,
+    beams: int,
+    slots: int,
+    rectangular: bool,
+) -> tuple[Beams, Cache]:
+    """Return the finished search and its cache: prefill, then a loop of steps of all beams.
+
+    Args:
+        params: The model's.
+        ids_BT: int32 prompts from the left.
+        count_B: int32, prompt tokens of each row.
+        terms: Budgets, of at least one token, and end tokens; nothing is drawn.
+        goal: What is searched for.
+        sources: What the encoder reads, once a prompt; None without one.
+        config: The model's.
+        form: Of the cache, one row a prompt.
+        beams: Of each row; at most as many as tokens that do not end a text.
+        slots: New tokens that a beam has room for: the largest budget, or more.
+        rectangular: Whether all prompts have one length.
+    """
+    with ids_BT.device:
+        cache = form.make(config)
+    if sources is not None:
+        cache = caches.fill(cache, encode(params, *sources, config=config))
+    longest = int(count_B.max())
+    promises = {"config": config, "last_only": True, "rectangular": rectangular, "clean": True}
+    logits_B1V, after = forward(params, ids_BT[:, :longest], cache, count_B, fresh=True, **promises)
+    assert after is not None  # forward returns a cache for a cache
+    cache = caches.spread(after, beams)
+    logits_CV = logits_B1V[:, 0].repeat_interleave(beams, 0)
+    dtype = torch.promote_types(logits_CV.dtype, torch.float32)
+    state = start(count_B, beams=beams, slots=slots, dtype=dtype)
+    state = choose(state, logits_CV, terms=terms, goal=goal)
+    while bool(state.active_B.any()):
+        if beams > 1:
+            # Reordered before a forward, not after: the last choice moves nothing.
+            cache = caches.gather(cache, state.from_C)
+        one_C = state.active_B.int().repeat_interleave(beams)
+        last_C1 = state.token_BJS[:, :, int(state.new) - 1].reshape(-1, 1)
+        logits_C1V, after = forward(params, last_C1, cache, one_C, **promises)
+        assert after is not None
+        forwarded_B = state.forwarded_B + beams * state.active_B.int()
+        state, cache = replace(state, forwarded_B=forwarded_B), after
+        state = choose(state, logits_C1V[:, 0], terms=terms, goal=goal)
+    return state, cache
+
+
+def start(count_B: Int[Array, " B"], *, beams: int, slots: int, dtype: Any) -> Beams:
+    """Return the search before its first choice, for which all beams of a row see the same logits.
+
+    Args:
+        count_B: int32, prompt tokens of each row, all of which have entered the model.
+        beams: Of each row.
+        slots: New tokens that a beam has room for.
+        dtype: Of sums and scores.
+    """
+    batch, device = count_B.shape[0], count_B.device
+    none_BJ = torch.full((batch, beams), -torch.inf, dtype=dtype, device=device)
+    # One beam has begun; the others are copies of it that must not double its continuations.
+    sum_BJ = none_BJ.clone()
+    sum_BJ[:, 0] = 0
+    token_BJS = torch.zeros((batch, beams, slots), dtype=torch.int32, device=device)
+    return Beams(
+        token_BJS=token_BJS,
+        sum_BJ=sum_BJ,
+        ended_BJS=token_BJS.clone(),
+        score_BJ=none_BJ,
+        length_BJ=torch.zeros((batch, beams), dtype=torch.int32, device=device),
+        from_C=torch.arange(batch * beams, dtype=torch.int32, device=device),
+        active_B=torch.ones(batch, dtype=torch.bool, device=device),
+        new=torch.zeros((), dtype=torch.int32, device=device),
+        forwarded_B=count_B.clone(),
+    )
+
+
+def choose(state: Beams, logits_CV: Float[Array, "C V"], *, terms: Terms, goal: Goal) -> Beams:
+    """Return the search with one more token in each beam of the active rows.
+
+    Args:
+        state: Before it.
+        logits_CV: The model's for each beam's next token.
+        terms: Budgets and end tokens.
+        goal: What is searched for.
+
+    Cost: passes once over the J*V continuations of a row.
+    """
+    (batch, beams), vocabulary = state.sum_BJ.shape, logits_CV.shape[1]
+    at, new = int(state.new), state.new + 1
+    logprob_CV = torch.log_softmax(logits_CV, -1, dtype=state.sum_BJ.dtype)
+    sum_CV = state.sum_BJ.reshape(-1, 1) + logprob_CV
+    # Each beam's end tokens may all be among the likeliest: so many more still leave J to go on.
+    most = min((1 + len(terms.end_E)) * beams, beams * vocabulary)
+    sum_BM, flat_BM = sum_CV.reshape(batch, -1).topk(most)
+    parent_BM, last_BM = flat_BM // vocabulary, (flat_BM % vocabulary).int()
+    token_BMS = _lines(state.token_BJS, parent_BM)
+    token_BMS[:, :, at] = last_BM
+    ends_BM = torch.isin(last_BM, terms.end_E)
+    # Stable: what does not end comes first, the likeliest before the others.
+    going_BJ = ends_BM.int().argsort(dim=1, stable=True)[:, :beams]
+    is_last_B = new >= terms.budget_B
+    stops_BJ = (ends_BM[:, :beams] | is_last_B[:, None]) & state.active_B[:, None]
+    score_BJ = sum_BM[:, :beams] / new.to(sum_BM) ** goal.length_penalty
+    score_BJ = score_BJ.masked_fill(~stops_BJ, -torch.inf)
+    ended = _merge(state, token_BMS[:, :beams], score_BJ, new)
+    first_B1 = torch.arange(0, batch * beams, beams, device=flat_BM.device).unsqueeze(1)
+    from_BJ = (first_B1 + parent_BM.gather(1, going_BJ)).int()
+    stay_C = torch.arange(batch * beams, dtype=torch.int32, device=flat_BM.device)
+    active_B1 = state.active_B.unsqueeze(1)
+    state = replace(
+        ended,
+        token_BJS=torch.where(active_B1.unsqueeze(2), _lines(token_BMS, going_BJ), state.token_BJS),
+        sum_BJ=torch.where(active_B1, sum_BM.gather(1, going_BJ), state.sum_BJ),
+        from_C=torch.where(active_B1, from_BJ, stay_C.reshape(batch, beams)).reshape(-1),
+        new=new,
+    )
+    stops_B = is_last_B | _has_enough(state, terms=terms, goal=goal)
+    return replace(state, active_B=state.active_B & ~stops_B)
+
+
+def _merge(state: Beams, token_BJS: Array, score_BJ: Array, new: Array) -> Beams:
+    """Return the search with the J best of the texts that have ended: of before, and given."""
+    score_BM, place_BM = torch.cat((state.score_BJ, score_BJ), 1).sort(
+        dim=1, descending=True, stable=True
+    )
+    place_BJ = place_BM[:, : score_BJ.shape[1]]
+    length_BM = torch.cat((state.length_BJ, new.expand_as(state.length_BJ)), 1)
+    return replace(
+        state,
+        ended_BJS=_lines(torch.cat((state.ended_BJS, token_BJS), 1), place_BJ),
+        score_BJ=score_BM[:, : score_BJ.shape[1]],
+        length_BJ=length_BM.gather(1, place_BJ),
+    )
+
+
+def _has_enough(state: Beams, *, terms: Terms, goal: Goal) -> Array:
+    """Return which rows have found J texts and could find no better one."""
+    worst_B, best_B = state.score_BJ[:, -1], state.sum_BJ[:, 0]
+    is_ahead = bool(goal.is_patient) and float(goal.length_penalty) > 0
+    length_B = terms.budget_B if is_ahead else state.new.expand_as(terms.budget_B)
+    hope_B = best_B / length_B.to(best_B) ** goal.length_penalty
+    return worst_B.isfinite() & (goal.is_eager | (hope_B <= worst_B))
+
+
+def _lines(x_BMS: Array, place_BJ: Array) -> Array:
+    return x_BMS.gather(1, place_BJ.unsqueeze(2).expand(-1, -1, x_BMS.shape[2]))

@@ -1,0 +1,53 @@
+"""Numbers that a caller gives once for all rows, or one a row. Letters: B rows."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from jaxkv.spec.errors import RequestError, ShapeError
+
+
+def per_row(
+    function: str,
+    name: str,
+    given: Any,
+    batch: int,
+    *,
+    wanted: str,
+    fits: Callable[[Any], bool],
+) -> list[Any]:
+    """Return one checked value a row.
+
+    Args:
+        function: For messages: whose argument it is.
+        name: The argument's.
+        given: One value for all rows, or a sequence of one a row.
+        batch: Rows.
+        wanted: For messages: what fits.
+        fits: Whether a value is in range.
+
+    Raises:
+        RequestError: A value does not fit.
+        ShapeError: A sequence has another length than there are rows.
+    """
+    values = list(given) if isinstance(given, Iterable) else [given] * batch
+    if len(values) != batch:
+        raise ShapeError(
+            f"{function}: {name} has {len(values)} numbers for {batch} prompts. Give one, or "
+            "one a prompt."
+        )
+    for value in values:
+        if not fits(value):
+            raise RequestError(f"{function}: {name} is {value!r}, expected {wanted}.")
+    return values
+
+
+def is_whole(x: Any) -> bool:
+    """Return whether it is a whole number; True and False are none."""
+    return not isinstance(x, bool) and isinstance(x, int | np.integer)
+
+
+def is_real(x: Any) -> bool:
+    """Return whether it is a number, NaN among them; True and False are none."""
+    return is_whole(x) or isinstance(x, float | np.floating)

@@ -1,0 +1,239 @@
+"""What speculative generation runs: rounds that verify drafts, or make one plain step.
+
+Letters: B rows, K drafted tokens, T = K + 1 tokens of a verifying step, V vocabulary.
+"""
+
+import dataclasses
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor as Array
+
+from jaxkv.spec.config import ModelConfig
+from torchkv import acceptance, caches, sampling
+from torchkv.caches import Cache
+from torchkv.drafts import DraftModel, Drafts, PromptLookup, draft_ahead, look_up, open_draft
+from torchkv.loop import Terms, Text, extend, prefill, start
+from torchkv.model import Params, forward
+
+JUDGING = 1
+"""Which of a place's random numbers decides whether its draft is kept, see `sampling.uniform`."""
+
+
+@dataclass(frozen=True)
+class Tally:
+    """What became of the drafts so far, all int32.
+
+    Attributes:
+        drafted_B: Drafts that entered the model.
+        accepted_B: Those of them that stand in the text.
+        rolled_back_B: Positions that the cache gave back.
+        steps_B: Rounds in which the row took part: forwards after the prompt's.
+        missed_B: Verifying steps in turn of which no draft was kept.
+        pause_B: Rounds for which the row makes no drafts.
+    """
+
+    drafted_B: Int[Array, " B"]
+    accepted_B: Int[Array, " B"]
+    rolled_back_B: Int[Array, " B"]
+    steps_B: Int[Array, " B"]
+    missed_B: Int[Array, " B"]
+    pause_B: Int[Array, " B"]
+
+
+def no_tally(batch: int) -> Tally:
+    """Return the tally of as many rows before the first round.
+
+    On torch's default device; `with torch.device(...)` sets it.
+    """
+    return Tally(*(torch.zeros(batch, dtype=torch.int32) for _ in dataclasses.fields(Tally)))
+
+
+@torch.no_grad()
+def run(
+    params: Params,
+    ids_BT: Int[Array, "B T"],
+    count_B: Int[Array, " B"],
+    terms: Terms,
+    cache: Cache,
+    draft: DraftModel | None,
+    *,
+    config: ModelConfig,
+    lookup: PromptLookup | None,
+    k: int,
+    reach: int,
+    fresh: bool,
+    rectangular: bool,
+    clean: bool,
+) -> tuple[Text, Cache, Tally]:
+    """Return the finished texts, the cache and the tally: prefill, then rounds.
+
+    Args:
+        params: The model's.
+        ids_BT: int32 prompts from the left.
+        count_B: int32, prompt tokens of each row; those of a row without budget are not forwarded.
+        terms: What each row wants.
+        cache: Consumed.
+        draft: The model that drafts, with an empty cache, which is consumed; None for a lookup.
+        config: The model's.
+        lookup: How the text is searched, or None for a draft model.
+        k: Drafts of a row and round at most.
+        reach: Slots that the longest row needs at most.
+        fresh: Whether the cache is empty.
+        rectangular: Whether all rows have one length and one count.
+        clean: Whether the cache's unused slots hold finite numbers; else they are scrubbed once.
+    """
+    batch, width = ids_BT.shape
+    text = start(ids_BT, count_B, terms.budget_B, slots=max(reach + 1, width), logprobs=False)
+    sizes: dict[str, Any] = {"config": config, "width": width, "reach": reach}
+    promises: dict[str, Any] = {"fresh": fresh, "rectangular": rectangular, "clean": clean}
+    first = torch.zeros((), dtype=torch.int32, device=ids_BT.device)
+    text, cache = prefill(params, text, first, terms, cache, **sizes, **promises)
+    if draft is not None:
+        # A row whose first token is its last one wants no drafts.
+        draft = open_draft(draft, ids_BT, count_B * (terms.budget_B > 1), rectangular=rectangular)
+    with ids_BT.device:
+        tally = no_tally(batch)
+    while bool(text.active_B.any()) and not _is_refused(cache):
+        drafts, draft = _drafted(draft, lookup, text, terms, tally, k)
+        steps_B, pause_B = tally.steps_B + text.active_B, (tally.pause_B - 1).clamp(min=0)
+        tally = replace(tally, steps_B=steps_B, pause_B=pause_B)
+        if bool(drafts.count_B.any()):
+            text, cache, tally = verify(params, text, terms, cache, drafts, tally, config=config)
+        else:
+            one = torch.ones((), dtype=torch.int32)
+            how = {"config": config, "rectangular": batch == 1}
+            text, cache = extend(params, text, terms, cache, one, **how)
+        if lookup is not None:
+            tally = replace(tally, pause_B=tally.pause_B.clamp(max=lookup.longest_pause))
+        if draft is not None:
+            # Of drafts that were all kept the last was never fed: there is nothing to give back.
+            keep_B = torch.minimum(draft.cache.length_B, text.length_B - 1)
+            draft = replace(draft, cache=caches.rollback(draft.cache, keep_B))
+    return text, cache, tally
+
+
+def _drafted(
+    draft: DraftModel | None,
+    lookup: PromptLookup | None,
+    text: Text,
+    terms: Terms,
+    tally: Tally,
+    k: int,
+) -> tuple[Drafts, DraftModel | None]:
+    want_B = ((terms.budget_B - text.new_B - 1) * text.active_B).clamp(0, k)
+    if draft is not None:
+        return draft_ahead(draft, text, terms, want_B, k=k)
+    assert lookup is not None  # one of the two drafts
+    return look_up(text, want_B * (tally.pause_B == 0), k=k, lookup=lookup), None
+
+
+@torch.no_grad()
+def verify(
+    params: Params,
+    text: Text,
+    terms: Terms,
+    cache: Cache,
+    drafts: Drafts,
+    tally: Tally,
+    *,
+    config: ModelConfig,
+) -> tuple[Text, Cache, Tally]:
+    """Return the texts with each row's kept drafts and one token more, and the cache of just those.
+
+    The last token of each active row and its drafts enter the model in one step; each row keeps its
+    own number and rolls back alone. An end token among them is the last that counts.
+
+    Args:
+        params: The model's.
+        text: Its last tokens are not in the cache yet; written in place.
+        terms: What each row wants.
+        cache: Consumed. Holds all tokens of the active rows but the last.
+        drafts: At most as many of a row as its budget has tokens after the next.
+        tally: So far.
+        config: The model's.
+    """
+    drafted_B = drafts.count_B * text.active_B
+    taken_B = drafted_B + text.active_B
+    last_B1 = text.tokens_BS.gather(1, (text.length_B.long() - 1).unsqueeze(1))
+    width = int(taken_B.max())
+    ids_BT = torch.cat([last_B1, drafts.ids_BK], 1)[:, :width]
+    logits_BTV, after = forward(params, ids_BT, cache, taken_B, config=config, clean=True)
+    assert after is not None  # forward returns a cache for a cache
+    kept_B, next_B = _judge(logits_BTV, drafts, drafted_B, text, terms)
+    held_B = cache.length_B
+    text, new_B = _append(text, drafts, kept_B, next_B, terms)
+    accepted_B = torch.minimum(kept_B, new_B)
+    failed_B = (drafted_B > 0) & (accepted_B == 0)
+    missed_B = (tally.missed_B + failed_B).masked_fill(accepted_B > 0, 0)
+    pause_B = (2 ** (missed_B - 1).clamp(0, 16)).int()
+    tally = replace(
+        tally,
+        drafted_B=tally.drafted_B + drafted_B,
+        accepted_B=tally.accepted_B + accepted_B,
+        rolled_back_B=tally.rolled_back_B + taken_B - new_B,
+        missed_B=missed_B,
+        pause_B=torch.where(failed_B, pause_B, tally.pause_B),
+    )
+    text = replace(text, forwarded_B=text.forwarded_B + taken_B)
+    # A rollback would clear the mark of a row that was refused.
+    if not _is_refused(after):
+        after = caches.rollback(after, held_B + new_B)
+    return text, after, tally
+
+
+def _judge(
+    logits_BTV: Array, drafts: Drafts, count_B: Array, text: Text, terms: Terms
+) -> tuple[Array, Array]:
+    places = logits_BTV.shape[1]
+    draft_BK = drafts.ids_BK[:, : places - 1]
+    if terms.sampler is None:
+        return acceptance.judge_greedy(logits_BTV, draft_BK, count_B)
+    seed_B, first_B = terms.sampler.seed_B, terms.held_B + text.length_B
+    # A place that gets its token after the drafts draws as a plain step does there.
+    next_BT, accept_BT = (
+        torch.stack([sampling.uniform(seed_B, first_B + i, stream=s) for i in range(places)], 1)
+        for s in (0, JUDGING)
+    )
+    q_BKV = None if drafts.q_BKV is None else drafts.q_BKV[:, : places - 1]
+    p_BTV = acceptance.probabilities(logits_BTV, terms.sampler)
+    return acceptance.judge(p_BTV, q_BKV, draft_BK, count_B, accept_BT[:, :-1], next_BT)
+
+
+def _append(
+    text: Text, drafts: Drafts, kept_B: Array, next_B: Array, terms: Terms
+) -> tuple[Text, Array]:
+    """Return the texts with the kept drafts and the token after them, up to an end; how many."""
+    ends, added, stopped = set(terms.end_E.tolist()), [], []
+    rows = zip(
+        text.active_B.tolist(),
+        text.length_B.tolist(),
+        drafts.ids_BK.tolist(),
+        kept_B.tolist(),
+        next_B.tolist(),
+        strict=True,
+    )
+    for b, (is_active, length, drafted, kept, following) in enumerate(rows):
+        new = [*drafted[:kept], following] if is_active else []
+        ended = [i for i, token in enumerate(new) if token in ends]
+        new = new[: ended[0] + 1] if ended else new
+        text.tokens_BS[b, length : length + len(new)] = torch.tensor(new, dtype=torch.int32)
+        added.append(len(new))
+        stopped.append(bool(ended))
+    device = text.length_B.device
+    new_B = torch.tensor(added, dtype=torch.int32, device=device)
+    total_B = text.new_B + new_B
+    has_ended_B = torch.tensor(stopped, device=device)
+    appended = replace(
+        text,
+        length_B=text.length_B + new_B,
+        new_B=total_B,
+        active_B=text.active_B & ~has_ended_B & (total_B < terms.budget_B),
+    )
+    return appended, new_B
+
+
+def _is_refused(cache: Cache) -> bool:
+    return bool((cache.overflow_B > 0).any())
