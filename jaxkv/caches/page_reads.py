@@ -29,6 +29,8 @@ SPARE = 2
 # Up to so many queries a line its products are sums of their terms, fused with what stands around
 # them: XLA on CPUs takes longer to call thousands of tiny matrix products than to compute them.
 FEW = 8
+# Up to so many rows their queries are brought to the pages by choosing, beyond them by gathering.
+MOST_CHOICES = 16
 
 
 class Carried(NamedTuple):
@@ -147,7 +149,7 @@ def _read_pool(
     valid_AP = (owner_A < rows)[:, None] & (key_AP < end_B[row_A][:, None])
     q_XMH = ops.group_queries(q_BTNH, num_kv_heads)
     lines, queries = total * num_kv_heads, q_XMH.shape[1]
-    q_YMH = q_XMH.reshape(rows, -1)[row_A].reshape(lines, queries, -1)
+    q_YMH = _of_owners(q_XMH.reshape(rows, -1), row_A).reshape(lines, queries, -1)
     score_YMP = _score(q_YMH, site.k_YHP, rule=rule)
     places = Places(step.position_BT[row_A], key_AP, valid_AP)
     masked_YMP, visible_YMP, v_YPH = _look(
@@ -164,6 +166,20 @@ def _read_pool(
     out_BQH, total_BQ = _sum_by_row(part_YMH.reshape(*weight_AQ.shape, width), weight_AQ, reads_BA)
     shape = q_XMH.shape[:2]
     return Carried(out_BQH.reshape(*shape, width), peak_BQ.reshape(shape), total_BQ.reshape(shape))
+
+
+def _of_owners(x_BR: Array, row_A: Array) -> Array:
+    """Return each page's row of `x_BR`.
+
+    By choices between whole rows: XLA gathers element by element on CPUs, which took as long as all
+    products with pages of 16. The barrier keeps the choices from being made anew for each product.
+    """
+    if len(x_BR) > MOST_CHOICES:
+        return x_BR[row_A]
+    x_AR = jnp.broadcast_to(x_BR[0], (len(row_A), x_BR.shape[1]))
+    for row in range(1, len(x_BR)):
+        x_AR = jnp.where((row_A == row)[:, None], x_BR[row], x_AR)
+    return jax.lax.optimization_barrier(x_AR)
 
 
 def _look(
