@@ -18,6 +18,8 @@ from tests.tiny import CONFIGS, make_model
 
 SLOTS = 128
 LLAMA = CONFIGS["llama"]
+# As users compile: the suite goes without fused kernels, and the program is another one.
+FUSED = {"xla_cpu_use_fusion_emitters": True}
 
 
 def program(
@@ -46,7 +48,8 @@ def program(
         clean=True,
         logprobs=logprobs,
     )
-    return SimpleNamespace(compiled=lowered.compile(), cache=cache, lowered=lowered)
+    compiled = lowered.compile(compiler_options=FUSED)
+    return SimpleNamespace(compiled=compiled, cache=cache, lowered=lowered)
 
 
 @pytest.mark.parametrize("batch", [1, 5])

@@ -124,3 +124,11 @@ def test_stop_strings_that_are_none_are_refused():
         "decode=tokenizer.decode."
     )
     assert check_stops("stream", (), None) is None
+
+
+def test_a_stop_string_that_begins_later_counts_if_it_is_complete_earlier():
+    found = Stops(("aba", "b"), lambda ids: "".join("ab"[each] for each in ids)).look(
+        [0, 1, 0], is_last=True
+    )
+
+    assert (found.text, found.stop) == ("a", "b")
