@@ -202,8 +202,6 @@ def test_a_prompt_is_forwarded_once_and_each_beam_one_token_a_step(twin):
 @twins
 def test_a_search_without_reordering_finds_something_else(twin, monkeypatch):
     """KV-47, the other half: the tests above see a reorder that is left out."""
-    if twin == "jaxkv" and not DEEP:
-        pytest.skip("one more compilation: in deep runs")
     beams = importlib.import_module(f"{twin}.beams")
     monkeypatch.setattr(beams.caches, "gather", lambda cache, rows_B: cache)
     if twin == "jaxkv":

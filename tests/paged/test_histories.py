@@ -16,7 +16,7 @@ from hypothesis.stateful import (
 from tests.paged.verbs import Driver, assert_sound, copied, counts, free, table
 from tests.tiny import TWINS, Cell
 
-ROWS, CAPACITY, PAGE, POOL = 3, 10, 3, 9
+ROWS, CAPACITY, PAGE, POOL = 3, 10, 3, 7
 amounts = st.lists(st.integers(0, 8), min_size=ROWS, max_size=ROWS)
 picks = st.lists(st.integers(0, ROWS - 1), min_size=ROWS, max_size=ROWS)
 DRIVERS = {twin: Driver(Cell(twin, "llama", "paged")) for twin in TWINS}
@@ -74,6 +74,14 @@ class Histories(RuleBasedStateMachine):
         self.texts = {b: list(self.texts[row]) for b, row in enumerate(rows)}
         if len(set(rows)) < ROWS:
             self.events.add("shared")
+
+    @precondition(lambda self: any(self.texts.values()))
+    @rule(data=st.data(), amounts=st.lists(st.integers(1, 2), min_size=ROWS, max_size=ROWS))
+    def branch(self, data, amounts):
+        """One row's text goes on in all rows: left to chance, a shared page is seldom written."""
+        row = data.draw(st.sampled_from([b for b, text in self.texts.items() if text]))
+        self.gather([row] * ROWS)
+        self.append(amounts)
 
     @precondition(lambda self: any(self.texts.values()))
     @rule()
