@@ -1,8 +1,9 @@
 """Prompt lookup on SmolLM2, float32, against plain decode in one run: what drafts save, and cost.
 
 Two prompts: code to be given out again with a change (`edit.txt`), where what comes stands in the
-prompt already, and one without repeats (`plain.txt`), where there is nothing to look up. A step's
-time is (time of N tokens - time of 1) / (N - 1). Beside the times stands what became of the drafts.
+prompt already, and one whose text hardly repeats itself (`plain.txt`), so that nearly all drafts
+are for nothing. A step's time is (time of N tokens - time of 1) / (N - 1). Beside the times stands
+what became of the drafts.
 """
 
 import argparse
@@ -18,7 +19,7 @@ from jaxkv.spec.source import open_source, open_tokenizer
 
 NEW, K = 97, 7
 TWINS = ("jaxkv", "torchkv")
-PROMPTS = {"edit": "edit.txt", "no-repeats": "plain.txt"}
+PROMPTS = {"edit": "edit.txt", "few-repeats": "plain.txt"}
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
