@@ -11,6 +11,7 @@ Letters: B rows, T new tokens, N query heads, X = B*K lines, M grouped queries, 
 keys, the first s of them sinks.
 """
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
@@ -69,8 +70,8 @@ def products(
     count, first = view.q_XMH.shape[1] // 3, min(sinks, k_XHS.shape[2])
     k_XHS = k_XHS.astype(view.q_XMH.dtype)
     both_XMS = jnp.einsum("XMH,XHS->XMS", view.q_XMH[:, : 2 * count], k_XHS)
-    to_sinks_XMS = jnp.einsum("XMH,XHS->XMS", view.q_XMH[:, 2 * count :], k_XHS[:, :, :first])
     lap_BT = view.query_BT - jnp.mod(view.query_BT - sinks, ring)
     is_own_XMS = view.spread(key_BS[:, None] >= lap_BT[:, :, None])
     recent_XMS = jnp.where(is_own_XMS, both_XMS[:, :count], both_XMS[:, count:])
-    return jnp.concatenate([to_sinks_XMS, recent_XMS[:, :, first:]], axis=2)
+    to_sinks_XMS = jnp.einsum("XMH,XHS->XMS", view.q_XMH[:, 2 * count :], k_XHS[:, :, :first])
+    return jax.lax.dynamic_update_slice_in_dim(recent_XMS, to_sinks_XMS, 0, axis=2)

@@ -310,15 +310,8 @@ def _places(site: SinkSite, length_B: Array) -> tuple[Array, Array]:
 def _write(site: SinkSite, step: Step, new_k_XTH: Array, new_v_XTH: Array) -> SinkSite:
     sinks, room = site.form.sinks, site.k_XHS.shape[2]
     recents = room - sinks
-    if new_k_XTH.shape[1] == 1 and step.rectangular:
-        position = jnp.max(jnp.where(step.count_B > 0, step.length_B, 0))
-        start = laps.slot_of(position, sinks=sinks, ring=recents)
-        keep_X = jnp.repeat(step.count_B > 0, new_k_XTH.shape[0] // step.count_B.shape[0])
-        k_XHS, v_XSH = slots.write_slice(
-            site.k_XHS, site.v_XSH, new_k_XTH, new_v_XTH, start=start, keep_X=keep_X
-        )
-        return dataclasses.replace(site, k_XHS=k_XHS, v_XSH=v_XSH)
-    # Of a chunk longer than the ring only sinks and the last C tokens are written.
+    # Of a chunk longer than the ring only sinks and the last C tokens are written. One token is no
+    # slice update either: XLA fuses that with the sinks' slice, and copies all keys for it.
     position_BT, end_B1 = step.position_BT, (step.length_B + step.count_B)[:, None]
     survives_BT = step.valid_BT & ((position_BT < sinks) | (position_BT >= end_B1 - recents))
     slot_BT = laps.slot_of(position_BT, sinks=sinks, ring=recents)

@@ -55,6 +55,10 @@ EXCEPTIONS: dict[str, list[str]] = {
             "(k_BKHA, v_BKAH, k_BTKH, v_BTKH, step) in torchkv"
         ),
         (
+            "caches/laps.py: products is (view, k_XHS, key_BS, *, sinks, ring) in jaxkv, (view, "
+            "k_BKSH, key_BS, *, sinks, ring) in torchkv"
+        ),
+        (
             "caches/sinks.py: SinkSite is class(k_XHS, v_XSH, form, slack, turned_by) in jaxkv, "
             "class(k_BKSH, v_BKSH, form, slack, turned_by) in torchkv"
         ),

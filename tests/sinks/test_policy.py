@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from safetensors import safe_open
+from safetensors.numpy import save_file
 
 from jaxkv.spec.config import Rope
-from jaxkv.spec.errors import RequestError, RollbackError, Unsupported
+from jaxkv.spec.errors import RequestError, RollbackError, ShapeError, Unsupported
 from jaxkv.spec.identity import Identity
 from jaxkv.spec.scaling import DynamicScaling
 from tests.quantized.alone import (
@@ -274,6 +276,23 @@ def test_a_cache_from_disk_goes_on_as_the_one_that_was_saved(twin, layout, tmp_p
     out, held = empty.feed(qkv, 7), (14, 9, 3)
     expected = np.stack([owed(qkv, layout)[b, n : n + 7] for b, n in enumerate(held)])
     np.testing.assert_allclose(out, expected, rtol=0, atol=1e-13)
+
+
+@each
+def test_a_file_of_keys_from_before_rotation_is_refused_by_what_they_are_turned_by(twin, tmp_path):
+    """Earlier, arrays of the same names and shapes held keys as they came."""
+    one = alone(twin, "sinks")
+    one.feed(draw(10, T), 14)
+    whose = {"identity": Identity(config(ROPE), "none", "float64", "sinks")}
+    one.caches.save(one.cache, tmp_path / "cache", **whose, tokens=[[0] * 14] * ROWS)
+    with safe_open(tmp_path / "cache", "numpy") as file:
+        notes = file.metadata()
+        arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 no mapping
+    old = {**notes, "form": notes["form"].replace("turned_by=slot", "turned=False")}
+    save_file(arrays, tmp_path / "cache", metadata=old)
+
+    with pytest.raises(ShapeError, match=r"turned=False.*turned_by=slot"):
+        one.caches.load(tmp_path / "cache", one.cache, **whose)
 
 
 BAD = {

@@ -280,7 +280,8 @@ def _written(
     if k_BTKH.shape[1] <= site.slack + 1:
         _write(site, step, k_BTKH, v_BTKH)
         used = min(step.used, room)
-        return site.k_BKSH[:, :, :used], site.v_BKSH[:, :, :used], *(x[:, :used] for x in after)
+        key_BS, held_BS = (x[:, :used] for x in after)
+        return site.k_BKSH[:, :, :used], site.v_BKSH[:, :, :used], key_BS, held_BS
     used = min(max(sinks, *(before for before, _ in step.spans)), room)
     k_BKSH = torch.cat((site.k_BKSH[:, :, :used], k_BKTH), 2)
     v_BKSH = torch.cat((site.v_BKSH[:, :, :used], v_BKTH), 2)
