@@ -124,7 +124,6 @@ def open_mtp(
     count_B: Int[Array, " B"],
     *,
     config: ModelConfig,
-    k: int,
     rectangular: bool,
 ) -> MtpDraft:
     """Return the module once it has read the prompts, all places but their last.
@@ -136,7 +135,6 @@ def open_mtp(
         cache: Empty.
         count_B: int32, tokens of each; 0 for a row that wants no drafts.
         config: Static, as is what follows.
-        k: K.
         rectangular: Whether all rows have one count.
     """
     read_B = jnp.maximum(count_B - 1, 0)
@@ -144,7 +142,7 @@ def open_mtp(
     promises = {"fresh": True, "rectangular": rectangular}
     _, cache = predict(params, said_BTD, after_BT, cache, read_B, config=config, **promises)
     last_B1D = jnp.take_along_axis(stream_BTD, read_B[:, None, None], axis=1)
-    return MtpDraft(cache, jnp.pad(last_B1D, ((0, 0), (0, k), (0, 0))))
+    return MtpDraft(cache, last_B1D)
 
 
 def draft_mtp(

@@ -101,8 +101,10 @@ def run(
         draft = open_draft(draft, ids_BT, read_B, **how)
         own = draft.cache
     elif isinstance(draft, Cache):
-        how |= {"config": config, "k": k}
-        own = open_mtp(params, heard.heard_BTD, ids_BT, draft, read_B, **how)
+        own = open_mtp(params, heard.heard_BTD, ids_BT, draft, read_B, config=config, **how)
+        # As wide as what a verifying step leaves.
+        wide_BTD = jnp.pad(own.stream_BTD, ((0, 0), (0, k), (0, 0)))
+        own = dataclasses.replace(own, stream_BTD=wide_BTD)
     else:
         own = None
     model = draft if isinstance(draft, DraftModel) else None

@@ -166,7 +166,8 @@ def draft_ahead(
         next_B, q_BV = draw_drafts(logits_B1V, terms, text.length_B + at)
         drafted.append(next_B)
         q += [] if q_BV is None else [q_BV]
-    return collect_drafts(drafted, q, want_B, k=k), replace(draft, cache=cache)
+    ids_BK = torch.stack([*drafted, *[torch.zeros_like(want_B)] * (k - len(drafted))], 1)
+    return Drafts(ids_BK, want_B, torch.stack(q, 1) if q else None), replace(draft, cache=cache)
 
 
 def draw_drafts(
@@ -186,11 +187,3 @@ def draw_drafts(
     q_BV = acceptance.probabilities(logits_B1V, terms.sampler)[:, 0]
     number_B = sampling.uniform(terms.sampler.seed_B, terms.held_B + place_B, stream=DRAFTING)
     return acceptance.draw(q_BV, number_B), q_BV
-
-
-def collect_drafts(
-    drafted: list[Array], q: list[Array], want_B: Int[Array, " B"], *, k: int
-) -> Drafts:
-    """Return drafts made one after the other, K wide."""
-    ids_BK = torch.stack([*drafted, *[torch.zeros_like(want_B)] * (k - len(drafted))], 1)
-    return Drafts(ids_BK, want_B, torch.stack(q, 1) if q else None)

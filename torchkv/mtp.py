@@ -23,7 +23,7 @@ from jaxkv.spec.config import ModelConfig
 from torchkv import caches
 from torchkv.block import Dropout
 from torchkv.caches import Cache
-from torchkv.drafts import Drafts, collect_drafts, draw_drafts
+from torchkv.drafts import Drafts, draw_drafts
 from torchkv.linear import linear, norm
 from torchkv.loop import Terms, Text
 from torchkv.model import Layer, Linear, Norm, Params, project
@@ -208,4 +208,5 @@ def draft_mtp(
         drafted.append(next_B)
         q += [] if q_BV is None else [q_BV]
     cache = caches.rollback(cache, torch.minimum(cache.length_B, held_B + read_B))
-    return collect_drafts(drafted, q, want_B, k=k), replace(mtp, cache=cache)
+    ids_BK = torch.stack([*drafted, *[torch.zeros_like(want_B)] * (k - len(drafted))], 1)
+    return Drafts(ids_BK, want_B, torch.stack(q, 1) if q else None), replace(mtp, cache=cache)
