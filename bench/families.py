@@ -26,7 +26,7 @@ HELD = replace(FLAT, used=USED)
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add what this benchmark alone takes."""
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
-    parser.add_argument("--families", nargs="+", choices=FAMILIES, default=FAMILIES)
+    parser.add_argument("--families", nargs="+", choices=FAMILIES)
     parser.add_argument("--twin", choices=TWINS, default="jaxkv")
 
 
@@ -37,10 +37,11 @@ def main(options: argparse.Namespace) -> int:
         0.
     """
     rows: list[Row] = []
+    families = options.families or (FAMILIES[:2] if options.quick else FAMILIES)
     for case in options.cases:
         batch = CASES[case]
         llama = Decoder(options.twin, shape_of(BASELINE, batch=batch), batch=batch)
-        for family in options.families[:2] if options.quick else options.families:
+        for family in families:
             other = Decoder(options.twin, shape_of(family, batch=batch), batch=batch)
             name = "second llama" if family == BASELINE else family
             found = _compared({BASELINE: llama, name: other}, repeats=3 if options.quick else 5)

@@ -67,10 +67,11 @@ def _in_best_groups(choice_BTZ: Array, routing: spec.Routing) -> Array:
 def mix(p: Params, x_BTD: Float[Array, "B T D"], m: spec.Experts) -> Float[Array, "B T D"]:
     """Return the weighted sum of what each token's experts make of it.
 
-    Cost: in a decode step reads the matrices of the chosen experts alone, each once in a batch of
-    up to 16 rows; in longer steps each expert's once for every S tokens that chose it, computing at
-    most Z*S more than was asked for. Experts that stand apart (`weights.from_arrays`: few of them,
-    on a CPU) are read where they lie; of those in one array each read is a copy first.
+    Cost: in a decode step reads the matrices of the chosen experts alone, each once for every S
+    tokens that chose it, S being twice the tokens of an expert on average in a batch of up to 16
+    rows; longer steps compute at most Z*S more than was asked for. Experts that stand apart
+    (`weights.from_arrays`: few of them, on a CPU) are read where they lie; of those in one array
+    each read is a copy first.
     """
     b, t, d = x_BTD.shape
     choice = route(p["router"], x_BTD, top_k=m.top_k, normalized=m.normalized, routing=m.routing)
@@ -96,8 +97,9 @@ def _job_size(assignments: int, tokens: int, num_experts: int) -> int:
     # A decode step of one row has one token a job: no place of a job is wasted on it.
     if assignments <= num_experts:
         return 1
-    # No expert has more tokens than there are: then each is one job, and read once.
-    return tokens if tokens <= 16 else min(64, -(-assignments // num_experts))
+    share = -(-assignments // num_experts)
+    # Few tokens seldom meet more than twice at one expert, and unused places cost products.
+    return min(tokens, 2 * share) if tokens <= 16 else min(64, share)
 
 
 def _jobs(

@@ -1,10 +1,11 @@
 """StreamingLLM: the first s tokens of a text and its last W, what lies between is dropped.
 
 Query p sees key j if j < s or j > p - W, its own among them, so that no partition of a text changes
-a result; it is not full attention once a text is longer than s + W. Keys are kept before rotation
-and turned by their index in the cache at each step: the newest query stands at min(p, s + W - 1), a
-sink at j, a recent key as many places before the query as in the text. The published policy evicts
-once a forward; this one equals it for forwards of one token.
+a result; it is not full attention once a text is longer than s + W. Positions are indices in the
+cache: the newest query stands at min(p, s + W - 1), a sink at j, a recent key as many places before
+the query as in the text. The published loop keeps keys before rotation and turns all of them at
+each step; here each is turned once, by its slot, and it is queries that are turned for them
+(`laps`). The published policy evicts once a forward; this one equals it for forwards of one token.
 
 `sinks_absolute` makes the other variant: keys turned once, by their position in the text, as they
 are in mlx-lm and llama.cpp. Token p stands in slot p if p < s, else in slot s + (p - s) mod C,
@@ -16,13 +17,13 @@ mit-han-lab/streaming-llm 2e50426).
 """
 
 import dataclasses
-from typing import Any
+from typing import Any, Literal
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxkv import ops
-from jaxkv.caches import ring, slots
+from jaxkv.caches import laps, ring, slots
 from jaxkv.caches.state import Bias, Cache, Expand, Rotate, Step
 from jaxkv.caches.view import View
 from jaxkv.pytree import pytree, static
@@ -31,17 +32,22 @@ from jaxkv.spec.config import Attention
 from jaxkv.spec.errors import Unsupported
 
 OPTIONS = SINK_OPTIONS
+TurnedBy = Literal["slot", "position"]
 
 
 @pytree
 class SinkSite:
-    """One attention's sinks and ring of recent tokens; `turned` keys are rotated as stored."""
+    """One attention's sinks and ring of recent tokens, whose keys stand turned.
+
+    `turned_by` says what number each is turned by: that of its "slot", or its "position" in the
+    text.
+    """
 
     k_XHS: Float[Array, "X H S"]
     v_XSH: Float[Array, "X S H"]
     form: Sinks = static()
     slack: int = static()
-    turned: bool = static()
+    turned_by: TurnedBy = static()
 
 
 def init_site(
@@ -54,7 +60,7 @@ def init_site(
     shared: None = None,
     **options: Any,
 ) -> SinkSite:
-    """Return an empty site for keys that are turned by their index in the cache.
+    """Return an empty site for positions that are indices in the cache.
 
     Raises:
         RequestError: An option is out of range.
@@ -71,7 +77,7 @@ def init_site(
             f"{what}. Use layout='sinks_absolute'."
         )
     sizes = {"batch": batch, "capacity": capacity, "dtype": dtype, "slack": slack}
-    return empty(attention, **sizes, turned=False, form=Sinks(**options))
+    return empty(attention, **sizes, turned_by="slot", form=Sinks(**options))
 
 
 def empty(
@@ -81,7 +87,7 @@ def empty(
     capacity: int,
     dtype: jnp.dtype,
     slack: int,
-    turned: bool,
+    turned_by: TurnedBy,
     form: Sinks,
 ) -> SinkSite:
     """Return a site without tokens.
@@ -93,7 +99,7 @@ def empty(
     lines, width = batch * attention.num_kv_heads, attention.head_dim
     room = form.sinks + min(form.window + slack, capacity - form.sinks)
     k_XHS, v_XSH = jnp.zeros((lines, width, room), dtype), jnp.zeros((lines, room, width), dtype)
-    return SinkSite(k_XHS, v_XSH, form, slack, turned)
+    return SinkSite(k_XHS, v_XSH, form, slack, turned_by)
 
 
 def check(
@@ -137,7 +143,7 @@ def attend(
         k_BTKH: Keys, not rotated. Same dtype as the site.
         v_BTKH: Values.
         rule: Without a window.
-        rotate: By places in the cache; in the absolute variant by positions.
+        rotate: By slots and indices in the cache; in the absolute variant by positions.
         bias: Addend of the scores from query and key positions in the text.
         expand: For latent attention; not offered here.
 
@@ -146,37 +152,43 @@ def attend(
         ShapeError: Batch, K, H or dtype differ from the site (at trace time under jit); see
             `caches.attend`.
 
-    Cost: reads all slots, and turns all keys; for a long chunk a copy of them joined with it.
+    Cost: reads all slots; for a long chunk a copy of them joined with it. Unless the variant is
+    the absolute one each query is multiplied twice.
     """
-    if site.turned and rotate is not None:
+    form, tokens = site.form, q_BTNH.shape[1]
+    ring_slots = site.k_XHS.shape[2] - form.sinks
+    # As long as nothing is dropped, index, slot and position are one.
+    is_whole = step.fresh and tokens <= form.sinks + form.window
+    by_slot = rotate is not None and site.turned_by == "slot" and not is_whole
+    if rotate is not None and by_slot:
+        slot_BT = laps.slot_of(step.position_BT, sinks=form.sinks, ring=ring_slots)
+        k_BTKH = rotate(k_BTKH, slot_BT)
+    elif rotate is not None:
         q_BTNH, k_BTKH = rotate(q_BTNH, step.position_BT), rotate(k_BTKH, step.position_BT)
-        rotate = None
     new_k, new_v = slots.heads_first(k_BTKH), slots.heads_first(v_BTKH)
     written = _write(site, step, new_k, new_v)
     k_XHS, v_XSH, key_BS, held_BS = _read(site, written, step, new_k, new_v)
     # What the step's first query does not see, no query of the step sees.
-    form = site.form
     held_BS &= (key_BS < form.sinks) | (key_BS > step.length_B[:, None] - form.window)
     if not step.clean:
         v_XSH = slots.scrub_values(v_XSH, held_BS)
-    shift_B1 = jnp.maximum(step.length_B[:, None] + 1 - form.sinks - form.window, 0)
-    if rotate is not None:
-        index_BS = jnp.where(key_BS < form.sinks, key_BS, key_BS - shift_B1)
-        k_XHS = _turned(k_XHS, rotate, index_BS)
-    tokens = q_BTNH.shape[1]
+    kv_heads = k_BTKH.shape[2]
     spans = [
         slice(at, min(at + ops.QUERY_BLOCK, tokens)) for at in range(0, tokens, ops.QUERY_BLOCK)
     ]
     parts = []
     for span in spans:
-        query_BT, q = step.position_BT[:, span], q_BTNH[:, span]
-        recent = q if rotate is None else rotate(q, query_BT - shift_B1)
-        last = form.sinks + form.window - 1
-        first = q if rotate is None else rotate(q, jnp.minimum(query_BT, last))
-        view = View(step, _grouped(recent, k_XHS), span, q.shape[2], rule, bias)
-        # One query's place is the same for sinks and recent keys.
-        sink_q = None if rotate is None or tokens == 1 else _grouped(first, k_XHS)
-        parts.append(_attend(view, form, sink_q, k_XHS, v_XSH, key_BS, held_BS))
+        q = q_BTNH[:, span]
+        if rotate is not None and by_slot:
+            q = laps.turned(q, step.position_BT[:, span], rotate, form=form, ring=ring_slots)
+        q_XMH = ops.group_queries(q, kv_heads).astype(ops.wide(q.dtype))
+        view = View(step, q_XMH, span, q.shape[2], rule, bias)
+        if by_slot:
+            sizes = {"sinks": form.sinks, "ring": ring_slots}
+            product_XMS = laps.products(view, k_XHS, key_BS, **sizes)
+        else:
+            product_XMS = jnp.einsum("XMH,XHS->XMS", q_XMH, k_XHS.astype(q_XMH.dtype))
+        parts.append(_attend(view, form, product_XMS, v_XSH, key_BS, held_BS))
     return parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis=1), written
 
 
@@ -244,23 +256,11 @@ def poison_site(
 
 
 def _attend(
-    view: View,
-    form: Sinks,
-    sink_q_XMH: Array | None,
-    k_XHS: Array,
-    v_XSH: Array,
-    key_BS: Array,
-    held_BS: Array,
+    view: View, form: Sinks, product_XMS: Array, v_XSH: Array, key_BS: Array, held_BS: Array
 ) -> Array:
-    up, (rows, tokens) = view.q_XMH.dtype, view.query_BT.shape
-    product_XMS = jnp.einsum("XMH,XHS->XMS", view.q_XMH, k_XHS.astype(up))
-    is_sink_B1S = (key_BS < form.sinks)[:, None]
-    if sink_q_XMH is not None:
-        to_sinks_XMS = jnp.einsum("XMH,XHS->XMS", sink_q_XMH, k_XHS.astype(up))
-        is_sink_BTS = jnp.broadcast_to(is_sink_B1S, (rows, tokens, key_BS.shape[1]))
-        product_XMS = jnp.where(view.spread(is_sink_BTS), to_sinks_XMS, product_XMS)
+    rows, tokens = view.query_BT.shape
     age_BTS = view.query_BT[:, :, None] - key_BS[:, None]
-    kept_BTS = is_sink_B1S | (age_BTS < form.window)
+    kept_BTS = (key_BS < form.sinks)[:, None] | (age_BTS < form.window)
     visible_XMS = view.spread(held_BS[:, None] & (age_BTS >= 0) & kept_BTS)
     weight_XMS = ops.softmax(view.scored(product_XMS, key_BS), visible_XMS).astype(v_XSH.dtype)
     out_XMH = jnp.einsum("XMS,XSH->XMH", weight_XMS, v_XSH)
@@ -270,29 +270,24 @@ def _attend(
 def _read(
     site: SinkSite, written: SinkSite, step: Step, new_k_XTH: Array, new_v_XTH: Array
 ) -> tuple[Array, Array, Array, Array]:
-    """Return keys, values, positions and which are held, of all that the step's queries may see."""
+    """Return keys, values, positions and which are held, of all that the step's queries may see.
+
+    Sinks first, whether the step brought them or an earlier one.
+    """
     if step.fresh:
         return new_k_XTH.swapaxes(1, 2), new_v_XTH, step.position_BT, step.valid_BT
+    after = _places(written, step.length_B + step.count_B)
     if new_k_XTH.shape[1] <= site.slack + 1:
-        return written.k_XHS, written.v_XSH, *_places(written, step.length_B + step.count_B)
-    key_BS, held_BS = _places(site, step.length_B)
-    return (
-        jnp.concatenate([site.k_XHS, new_k_XTH.swapaxes(1, 2)], axis=2),
-        jnp.concatenate([site.v_XSH, new_v_XTH], axis=1),
-        jnp.concatenate([key_BS, step.position_BT], axis=1),
-        jnp.concatenate([held_BS, step.valid_BT], axis=1),
+        return written.k_XHS, written.v_XSH, *after
+    sinks, before = site.form.sinks, _places(site, step.length_B)
+    new = step.position_BT, step.valid_BT & (step.position_BT >= sinks)
+    key_BS, held_BS = (
+        jnp.concatenate([x[:, :sinks], y[:, sinks:], z], axis=1)
+        for x, y, z in zip(after, before, new, strict=True)
     )
-
-
-def _grouped(q_BTNH: Array, k_XHS: Array) -> Array:
-    rows = q_BTNH.shape[0]
-    return ops.group_queries(q_BTNH, k_XHS.shape[0] // rows).astype(ops.wide(q_BTNH.dtype))
-
-
-def _turned(k_XHS: Array, rotate: Rotate, index_BS: Array) -> Array:
-    (lines, width, room), rows = k_XHS.shape, index_BS.shape[0]
-    k_BSKH = k_XHS.reshape(rows, lines // rows, width, room).transpose(0, 3, 1, 2)
-    return rotate(k_BSKH, index_BS).transpose(0, 2, 3, 1).reshape(lines, width, room)
+    keys = written.k_XHS[:, :, :sinks], site.k_XHS[:, :, sinks:], new_k_XTH.swapaxes(1, 2)
+    values = written.v_XSH[:, :sinks], site.v_XSH[:, sinks:], new_v_XTH
+    return jnp.concatenate(keys, axis=2), jnp.concatenate(values, axis=1), key_BS, held_BS
 
 
 def _intact(site: SinkSite, length_B: Array, peak_B: Array) -> tuple[Array, Array]:
@@ -315,20 +310,11 @@ def _places(site: SinkSite, length_B: Array) -> tuple[Array, Array]:
 def _write(site: SinkSite, step: Step, new_k_XTH: Array, new_v_XTH: Array) -> SinkSite:
     sinks, room = site.form.sinks, site.k_XHS.shape[2]
     recents = room - sinks
-
-    def slot_of(position: Array) -> Array:
-        return jnp.where(position < sinks, position, sinks + jnp.mod(position - sinks, recents))
-
-    if new_k_XTH.shape[1] == 1 and step.rectangular:
-        start = slot_of(jnp.max(jnp.where(step.count_B > 0, step.length_B, 0)))
-        keep_X = jnp.repeat(step.count_B > 0, new_k_XTH.shape[0] // step.count_B.shape[0])
-        k_XHS, v_XSH = slots.write_slice(
-            site.k_XHS, site.v_XSH, new_k_XTH, new_v_XTH, start=start, keep_X=keep_X
-        )
-        return dataclasses.replace(site, k_XHS=k_XHS, v_XSH=v_XSH)
-    # Of a chunk longer than the ring only sinks and the last C tokens are written.
+    # Of a chunk longer than the ring only sinks and the last C tokens are written. One token is no
+    # slice update either: XLA fuses that with the sinks' slice, and copies all keys for it.
     position_BT, end_B1 = step.position_BT, (step.length_B + step.count_B)[:, None]
     survives_BT = step.valid_BT & ((position_BT < sinks) | (position_BT >= end_B1 - recents))
-    slot_BT = jnp.where(survives_BT, slot_of(position_BT), room)
+    slot_BT = laps.slot_of(position_BT, sinks=sinks, ring=recents)
+    slot_BT = jnp.where(survives_BT, slot_BT, room)
     k_XHS, v_XSH = slots.write_slots(site.k_XHS, site.v_XSH, new_k_XTH, new_v_XTH, slot_BT=slot_BT)
     return dataclasses.replace(site, k_XHS=k_XHS, v_XSH=v_XSH)

@@ -1,6 +1,7 @@
 """What the compiled loop does to the cache: read from the program, not from a clock."""
 
 import importlib
+import re
 from types import SimpleNamespace
 
 import jax
@@ -52,6 +53,10 @@ def program(
     return SimpleNamespace(compiled=compiled, cache=cache, lowered=lowered)
 
 
+def _size(shape):
+    return int(np.prod([int(n) for n in re.findall(r"\d+", shape.partition("[")[2])], initial=1))
+
+
 @pytest.mark.parametrize("batch", [1, 5])
 def test_a_rectangular_step_is_one_slice_update_per_buffer_and_layer_in_place(batch):
     built = program(batch)
@@ -84,6 +89,16 @@ def test_a_ragged_step_scatters_in_place(batch):
     for shape in (f"f32[{batch * 3},18,{SLOTS}]", f"f32[{batch * 3},{SLOTS},18]"):
         assert operations["copy", shape] == 0
         assert operations["select", shape] == 0
+
+
+def test_a_step_with_sinks_neither_copies_nor_turns_its_keys():
+    """Queries are turned for the slots that keys stand in; one product passes over all keys."""
+    operations = loop_operations(program(5, layout="sinks").compiled.as_text())
+
+    whole = 5 * 3 * 18 * SLOTS
+    on_all = {kind for kind, shape in operations if _size(shape) == whole}
+    assert on_all & {"scatter", "dot", "custom-call"}
+    assert on_all.isdisjoint({"copy", "multiply", "select", "concatenate", "transpose"})
 
 
 @pytest.mark.parametrize(("batch", "slots"), [(1, 512), (5, 512), (5, 128)])

@@ -55,8 +55,12 @@ EXCEPTIONS: dict[str, list[str]] = {
             "(k_BKHA, v_BKAH, k_BTKH, v_BTKH, step) in torchkv"
         ),
         (
-            "caches/sinks.py: SinkSite is class(k_XHS, v_XSH, form, slack, turned) in jaxkv, "
-            "class(k_BKSH, v_BKSH, form, slack, turned) in torchkv"
+            "caches/laps.py: products is (view, k_XHS, key_BS, *, sinks, ring) in jaxkv, (view, "
+            "k_BKSH, key_BS, *, sinks, ring) in torchkv"
+        ),
+        (
+            "caches/sinks.py: SinkSite is class(k_XHS, v_XSH, form, slack, turned_by) in jaxkv, "
+            "class(k_BKSH, v_BKSH, form, slack, turned_by) in torchkv"
         ),
         (
             "caches/view.py: View is class(step, q_XMH, span, heads, rule, bias) in jaxkv, "

@@ -7,12 +7,15 @@ import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from safetensors import safe_open
+from safetensors.numpy import save_file
 
 from jaxkv.spec.config import Rope
-from jaxkv.spec.errors import RequestError, RollbackError, Unsupported
+from jaxkv.spec.errors import RequestError, RollbackError, ShapeError, Unsupported
 from jaxkv.spec.identity import Identity
 from jaxkv.spec.scaling import DynamicScaling
 from tests.quantized.alone import (
+    KV_HEADS,
     ROWS,
     WIDTH,
     Alone,
@@ -73,32 +76,42 @@ def test_no_ragged_partition_changes_an_output(cell, counts, seed):
 
 
 @each
-def test_places_are_indices_in_the_cache_and_the_newest_key_is_no_exception(twin):
-    """KV-16: keys and query were turned by two clocks: the new key kept its old rotation."""
-    one = alone(twin, "sinks")
-    qkv, caches, turned = draw(1, 20, rows=ROWS), one.caches, []
+@pytest.mark.parametrize("sizes", [[1] * T, [9, 1, 1, 1, 18]], ids=len)
+def test_places_are_indices_in_the_cache_and_the_newest_key_is_no_exception(twin, sizes):
+    """KV-16: keys and query were turned by two clocks: the new key kept its old rotation.
 
-    def spy(x, at):
-        turned.append(np.asarray(at)[0].tolist())
-        return x
+    Keys (1, -place) and queries (place, 1) have their distance as score, and one-hot values show
+    each key's weight. The places that anything is turned by stay within the ring's two laps.
+    """
+    one, turned = alone(twin, "sinks", slack=2), []
+    lines = {n: one.array(np.eye(WIDTH)[i]) for i, n in enumerate(("first", "second"))}
 
-    for t in range(20):
-        count = one.array(np.ones(ROWS, np.int32))
-        cache, step = caches.begin(one.cache, count, T=1)
-        parts = [one.array(np.ascontiguousarray(x[:, t : t + 1])) for x in qkv]
-        turned.clear()
-        _, site = caches.attend(cache.sites[0], step, *parts, rule=one.rule, rotate=spy)
-        one.cache = caches.commit(cache, step, (site,))
-        _, _, position_BS, valid_BS = (np.asarray(x)[0] for x in caches.read(one.cache, 0))
-        keys, query = turned[0], turned[1]
-        own, places = stream(qkv, **SIZES, theta=THETA)[1][t]
+    def show(x, at):
+        turned.append(int(np.asarray(at).max()))
+        held, fixed = ("second", "first") if x.shape[2] == KV_HEADS else ("first", "second")
+        sign = -1.0 if x.shape[2] == KV_HEADS else 1.0
+        return x * 0 + at[:, :, None, None] * (sign * lines[held]) + lines[fixed]
 
-        assert query == [own]
-        assert {
-            p: place
-            for p, place, ok in zip(position_BS.tolist(), keys, valid_BS, strict=False)
-            if ok
-        } == places
+    q, k, _ = draw(0, T)
+    # Of the tokens that one query sees no two share a channel.
+    shown = [t if t < 2 else 2 + (t - 2) % (WIDTH - 2) for t in range(T)]
+    v = np.broadcast_to(np.eye(WIDTH)[shown][None, :, None], k.shape)
+    scale, at = WIDTH**-0.5, 0
+    seen = stream(draw(0, T), **SIZES, theta=THETA)[1]
+    for size in sizes:
+        cache, step = one.caches.begin(one.cache, one.array(np.full(ROWS, size, np.int32)), T=size)
+        parts = [one.array(np.ascontiguousarray(x[:, at : at + size])) for x in (q, k, v)]
+        out, site = one.caches.attend(cache.sites[0], step, *parts, rule=one.rule, rotate=show)
+        one.cache = one.caches.commit(cache, step, (site,))
+        for i, (own, places) in enumerate(seen[at : at + size]):
+            weight = np.zeros(WIDTH)
+            for p, place in places.items():
+                weight[shown[p]] = np.exp((own - place) * scale)
+            owed = weight / weight.sum()
+            np.testing.assert_allclose(np.asarray(out)[0, i, 0], owed, rtol=0, atol=1e-13)
+        at += size
+
+    assert max(turned) < 2 + 2 * 8
 
 
 @each
@@ -263,6 +276,23 @@ def test_a_cache_from_disk_goes_on_as_the_one_that_was_saved(twin, layout, tmp_p
     out, held = empty.feed(qkv, 7), (14, 9, 3)
     expected = np.stack([owed(qkv, layout)[b, n : n + 7] for b, n in enumerate(held)])
     np.testing.assert_allclose(out, expected, rtol=0, atol=1e-13)
+
+
+@each
+def test_a_file_of_keys_from_before_rotation_is_refused_by_what_they_are_turned_by(twin, tmp_path):
+    """Earlier, arrays of the same names and shapes held keys as they came."""
+    one = alone(twin, "sinks")
+    one.feed(draw(10, T), 14)
+    whose = {"identity": Identity(config(ROPE), "none", "float64", "sinks")}
+    one.caches.save(one.cache, tmp_path / "cache", **whose, tokens=[[0] * 14] * ROWS)
+    with safe_open(tmp_path / "cache", "numpy") as file:
+        notes = file.metadata()
+        arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 no mapping
+    old = {**notes, "form": notes["form"].replace("turned_by=slot", "turned=False")}
+    save_file(arrays, tmp_path / "cache", metadata=old)
+
+    with pytest.raises(ShapeError, match=r"turned=False.*turned_by=slot"):
+        one.caches.load(tmp_path / "cache", one.cache, **whose)
 
 
 BAD = {

@@ -1,10 +1,11 @@
 """StreamingLLM: the first s tokens of a text and its last W, what lies between is dropped.
 
 Query p sees key j if j < s or j > p - W, its own among them, so that no partition of a text changes
-a result; it is not full attention once a text is longer than s + W. Keys are kept before rotation
-and turned by their index in the cache at each step: the newest query stands at min(p, s + W - 1), a
-sink at j, a recent key as many places before the query as in the text. The published policy evicts
-once a forward; this one equals it for forwards of one token.
+a result; it is not full attention once a text is longer than s + W. Positions are indices in the
+cache: the newest query stands at min(p, s + W - 1), a sink at j, a recent key as many places before
+the query as in the text. The published loop keeps keys before rotation and turns all of them at
+each step; here each is turned once, by its slot, and it is queries that are turned for them
+(`laps`). The published policy evicts once a forward; this one equals it for forwards of one token.
 
 `sinks_absolute` makes the other variant: keys turned once, by their position in the text, as they
 are in mlx-lm and llama.cpp. Token p stands in slot p if p < s, else in slot s + (p - s) mod C,
@@ -17,7 +18,7 @@ mit-han-lab/streaming-llm 2e50426).
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -27,22 +28,27 @@ from jaxkv.spec.compression import SINK_OPTIONS, Sinks, refuse_latent
 from jaxkv.spec.config import Attention
 from jaxkv.spec.errors import Unsupported
 from torchkv import ops
-from torchkv.caches import ring, slots
+from torchkv.caches import laps, ring, slots
 from torchkv.caches.state import Bias, Cache, Expand, Rotate, Step
 from torchkv.caches.view import View
 
 OPTIONS = SINK_OPTIONS
+TurnedBy = Literal["slot", "position"]
 
 
 @dataclass(frozen=True)
 class SinkSite:
-    """One attention's sinks and ring of recent tokens; `turned` keys are rotated as stored."""
+    """One attention's sinks and ring of recent tokens, whose keys stand turned.
+
+    `turned_by` says what number each is turned by: that of its "slot", or its "position" in the
+    text.
+    """
 
     k_BKSH: Float[Array, "B K S H"]
     v_BKSH: Float[Array, "B K S H"]
     form: Sinks
     slack: int
-    turned: bool
+    turned_by: TurnedBy
 
 
 def init_site(
@@ -55,7 +61,7 @@ def init_site(
     shared: None = None,
     **options: Any,
 ) -> SinkSite:
-    """Return an empty site for keys that are turned by their index in the cache.
+    """Return an empty site for positions that are indices in the cache.
 
     Raises:
         RequestError: An option is out of range.
@@ -72,7 +78,7 @@ def init_site(
             f"{what}. Use layout='sinks_absolute'."
         )
     sizes = {"batch": batch, "capacity": capacity, "dtype": dtype, "slack": slack}
-    return empty(attention, **sizes, turned=False, form=Sinks(**options))
+    return empty(attention, **sizes, turned_by="slot", form=Sinks(**options))
 
 
 def empty(
@@ -82,7 +88,7 @@ def empty(
     capacity: int,
     dtype: torch.dtype,
     slack: int,
-    turned: bool,
+    turned_by: TurnedBy,
     form: Sinks,
 ) -> SinkSite:
     """Return a site without tokens.
@@ -94,7 +100,7 @@ def empty(
     room = form.sinks + min(form.window + slack, capacity - form.sinks)
     shape = (batch, attention.num_kv_heads, room, attention.head_dim)
     k_BKSH, v_BKSH = torch.zeros(shape, dtype=dtype), torch.zeros(shape, dtype=dtype)
-    return SinkSite(k_BKSH, v_BKSH, form, slack, turned)
+    return SinkSite(k_BKSH, v_BKSH, form, slack, turned_by)
 
 
 def check(
@@ -138,7 +144,7 @@ def attend(
         k_BTKH: Keys, not rotated. Same dtype as the site.
         v_BTKH: Values.
         rule: Without a window.
-        rotate: By places in the cache; in the absolute variant by positions.
+        rotate: By slots and indices in the cache; in the absolute variant by positions.
         bias: Addend of the scores from query and key positions in the text.
         expand: For latent attention; not offered here.
 
@@ -147,39 +153,38 @@ def attend(
         ShapeError: Batch, K, H or dtype differ from the site; see
             `caches.attend`.
 
-    Cost: reads the used slots, and turns their keys; for a long chunk a copy joined with it.
+    Cost: reads the used slots; for a long chunk a copy joined with it. Once something is dropped
+    each query is multiplied twice, unless the variant is the absolute one.
     """
-    if site.turned and rotate is not None:
-        q_BTNH, k_BTKH = rotate(q_BTNH, step.position_BT), rotate(k_BTKH, step.position_BT)
-        rotate = None
     form, tokens = site.form, q_BTNH.shape[1]
-    if not step.fresh and tokens > site.slack + 1:
-        parts = _beside(site, step, k_BTKH, v_BTKH)
-        _write(site, step, k_BTKH, v_BTKH)
-    else:
-        _write(site, step, k_BTKH, v_BTKH)
-        parts = _fresh(step, k_BTKH, v_BTKH) if step.fresh else _held(site, step)
-    k_BKSH, v_BKSH, key_BS, held_BS = parts
+    sizes = {"sinks": form.sinks, "ring": site.k_BKSH.shape[2] - form.sinks}
+    # As long as nothing is dropped, index, slot and position are one.
+    is_whole = step.used <= form.sinks + form.window
+    by_slot = rotate is not None and site.turned_by == "slot" and not is_whole
+    if rotate is not None:
+        at_BT = laps.slot_of(step.position_BT, **sizes) if by_slot else step.position_BT
+        k_BTKH = rotate(k_BTKH, at_BT)
+        q_BTNH = q_BTNH if by_slot else rotate(q_BTNH, at_BT)
+    k_BKSH, v_BKSH, key_BS, held_BS = _written(site, step, k_BTKH, v_BTKH)
     # What the step's first query does not see, no query of the step sees.
-    length_B1 = step.length_B.unsqueeze(1)
-    held_BS = held_BS & ((key_BS < form.sinks) | (key_BS + form.window > length_B1))
+    held_BS = held_BS & (
+        (key_BS < form.sinks) | (key_BS + form.window > step.length_B.unsqueeze(1))
+    )
     if not step.clean:
         v_BKSH = v_BKSH.masked_fill(~held_BS[:, None, :, None], 0.0)
-    shift_B1 = (length_B1 + 1 - form.sinks - form.window).clamp(min=0)
-    if rotate is not None:
-        index_BS = torch.where(key_BS < form.sinks, key_BS, key_BS - shift_B1)
-        k_BKSH = rotate(k_BKSH.transpose(1, 2), index_BS).transpose(1, 2)
     outs, each = [], ops.QUERY_BLOCK
     for at in range(0, tokens, each):
         span = slice(at, min(at + each, tokens))
-        query_BT, q = step.position_BT[:, span], q_BTNH[:, span]
-        recent = q if rotate is None else rotate(q, query_BT - shift_B1)
-        sink_q = None
-        # One query's place is the same for sinks and recent keys.
-        if rotate is not None and tokens > 1:
-            sink_q = _grouped(rotate(q, query_BT.clamp(max=form.sinks + form.window - 1)), k_BKSH)
-        view = View(step, _grouped(recent, k_BKSH), span, q.shape[2], rule, bias)
-        outs.append(_attend(view, form, sink_q, k_BKSH, v_BKSH, key_BS, held_BS))
+        q = q_BTNH[:, span]
+        if rotate is not None and by_slot:
+            q = laps.turned(q, step.position_BT[:, span], rotate, form=form, ring=sizes["ring"])
+        q_BKMH = ops.group_queries(q, k_BKSH.shape[1]).to(ops.wide(q.dtype))
+        view = View(step, q_BKMH, span, q.shape[2], rule, bias)
+        if by_slot:
+            product_BKMS = laps.products(view, k_BKSH, key_BS, **sizes)
+        else:
+            product_BKMS = torch.matmul(q_BKMH, k_BKSH.mT.to(q_BKMH.dtype))
+        outs.append(_attend(view, form, product_BKMS, v_BKSH, key_BS, held_BS))
     return outs[0] if len(outs) == 1 else torch.cat(outs, 1), site
 
 
@@ -249,55 +254,48 @@ def poison_site(
 
 
 def _attend(
-    view: View,
-    form: Sinks,
-    sink_q_BKMH: Array | None,
-    k_BKSH: Array,
-    v_BKSH: Array,
-    key_BS: Array,
-    held_BS: Array,
+    view: View, form: Sinks, product_BKMS: Array, v_BKSH: Array, key_BS: Array, held_BS: Array
 ) -> Array:
-    up, tokens = view.q_BKMH.dtype, view.query_BT.shape[1]
-    product_BKMS = torch.matmul(view.q_BKMH, k_BKSH.mT.to(up))
-    is_sink_B1S = (key_BS < form.sinks).unsqueeze(1)
-    if sink_q_BKMH is not None:
-        to_sinks_BKMS = torch.matmul(sink_q_BKMH, k_BKSH.mT.to(up))
-        product_BKMS = torch.where(is_sink_B1S.unsqueeze(1), to_sinks_BKMS, product_BKMS)
     age_BTS = view.query_BT.unsqueeze(2) - key_BS.unsqueeze(1)
-    kept_BTS = is_sink_B1S | (age_BTS < form.window)
+    kept_BTS = (key_BS < form.sinks).unsqueeze(1) | (age_BTS < form.window)
     visible_B1MS = view.spread(held_BS.unsqueeze(1) & (age_BTS >= 0) & kept_BTS)
     weight_BKMS = ops.softmax(view.scored(product_BKMS, key_BS), visible_B1MS)
-    return ops.ungroup(torch.matmul(weight_BKMS.to(v_BKSH.dtype), v_BKSH), tokens=tokens)
+    out_BKMH = torch.matmul(weight_BKMS.to(v_BKSH.dtype), v_BKSH)
+    return ops.ungroup(out_BKMH, tokens=view.query_BT.shape[1])
 
 
-def _fresh(step: Step, k_BTKH: Array, v_BTKH: Array) -> tuple[Array, Array, Array, Array]:
-    k_BKTH, v_BKTH = slots.heads_first(k_BTKH), slots.heads_first(v_BTKH)
-    return k_BKTH, v_BKTH, step.position_BT, step.valid_BT
-
-
-def _held(site: SinkSite, step: Step) -> tuple[Array, Array, Array, Array]:
-    """Return keys, values, positions and which are held, of the slots that the rows have used."""
-    used = min(step.used, site.k_BKSH.shape[2])
-    key_BS, held_BS = (x[:, :used] for x in _places(site, step.length_B + step.count_B))
-    return site.k_BKSH[:, :, :used], site.v_BKSH[:, :, :used], key_BS, held_BS
-
-
-def _beside(
+def _written(
     site: SinkSite, step: Step, k_BTKH: Array, v_BTKH: Array
 ) -> tuple[Array, Array, Array, Array]:
-    """Return the same of the slots as they were before the step, and of the step's tokens."""
-    used = min(max(before for before, _ in step.spans), site.k_BKSH.shape[2])
-    key_BS, held_BS = (x[:, :used] for x in _places(site, step.length_B))
-    return (
-        torch.cat((site.k_BKSH[:, :, :used], slots.heads_first(k_BTKH)), 2),
-        torch.cat((site.v_BKSH[:, :, :used], slots.heads_first(v_BTKH)), 2),
-        torch.cat((key_BS, step.position_BT), 1),
-        torch.cat((held_BS, step.valid_BT), 1),
+    """Write the step's tokens; return keys, values, positions and which are held, sinks first.
+
+    Of all that the step's queries may see: of what its tokens displace, a copy from before.
+    """
+    k_BKTH, v_BKTH = slots.heads_first(k_BTKH), slots.heads_first(v_BTKH)
+    if step.fresh:
+        _write(site, step, k_BTKH, v_BTKH)
+        return k_BKTH, v_BKTH, step.position_BT, step.valid_BT
+    sinks, room = site.form.sinks, site.k_BKSH.shape[2]
+    after = _places(site, step.length_B + step.count_B)
+    if k_BTKH.shape[1] <= site.slack + 1:
+        _write(site, step, k_BTKH, v_BTKH)
+        used = min(step.used, room)
+        key_BS, held_BS = (x[:, :used] for x in after)
+        return site.k_BKSH[:, :, :used], site.v_BKSH[:, :, :used], key_BS, held_BS
+    used = min(max(sinks, *(before for before, _ in step.spans)), room)
+    k_BKSH = torch.cat((site.k_BKSH[:, :, :used], k_BKTH), 2)
+    v_BKSH = torch.cat((site.v_BKSH[:, :, :used], v_BKTH), 2)
+    key_BS, held_BS = (x[:, :used].clone() for x in _places(site, step.length_B))
+    _write(site, step, k_BTKH, v_BTKH)
+    # Sinks are read from their slots, whether the step brought them or an earlier one.
+    k_BKSH[:, :, :sinks], v_BKSH[:, :, :sinks] = (
+        site.k_BKSH[:, :, :sinks],
+        site.v_BKSH[:, :, :sinks],
     )
-
-
-def _grouped(q_BTNH: Array, k_BKSH: Array) -> Array:
-    return ops.group_queries(q_BTNH, k_BKSH.shape[1]).to(ops.wide(q_BTNH.dtype))
+    key_BS[:, :sinks], held_BS[:, :sinks] = (x[:, :sinks] for x in after)
+    is_recent_BT = step.valid_BT & (step.position_BT >= sinks)
+    key_BS = torch.cat((key_BS, step.position_BT), 1)
+    return k_BKSH, v_BKSH, key_BS, torch.cat((held_BS, is_recent_BT), 1)
 
 
 def _intact(site: SinkSite, length_B: Array, peak_B: Array) -> tuple[Array, Array]:
@@ -331,5 +329,5 @@ def _write(site: SinkSite, step: Step, k_BTKH: Array, v_BTKH: Array) -> None:
         v_BTKH,
         row_P=row_P,
         token_P=token_P,
-        slot_P=torch.where(position_P < sinks, position_P, sinks + (position_P - sinks) % recents),
+        slot_P=laps.slot_of(position_P, sinks=sinks, ring=recents),
     )

@@ -36,4 +36,4 @@ def init_site(
     """
     refuse_latent(attention, "sinks_absolute")
     sizes = {"batch": batch, "capacity": capacity, "dtype": dtype, "slack": slack}
-    return sinks.empty(attention, **sizes, turned=True, form=Sinks(**options))
+    return sinks.empty(attention, **sizes, turned_by="position", form=Sinks(**options))
