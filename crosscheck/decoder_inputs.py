@@ -43,7 +43,8 @@ _KNOWN = {
 }
 # What a part may leave out: it is then off.
 _OPTIONAL = {
-    # Draft layers are no part of a decoder: how many a checkpoint has changes nothing.
+    # Draft layers are no part of a decoder: neither how many there are nor whether they are read
+    # changes what it says.
     "config": {
         "scaled_embedding",
         "logit_soft_cap",
@@ -53,6 +54,7 @@ _OPTIONAL = {
         "final_norm",
         "scaled_head",
         "encoder",
+        "has_mtp",
     },
     "layer": {"parallel", "post_norms", "norm_after", "cross"},
     "attention": {"score_width", "qk_norm", "latent", "relative", "causal"},

@@ -161,10 +161,10 @@ def draft_ahead(
             draft.params, ids_B2, cache, count_B, config=draft.config, clean=True, last_only=True
         )
         assert after is not None  # forward returns a cache for a cache
-        next_B, q_BV = _draw(logits_B1V, terms, text.length_B + at)
+        next_B, q_BV = draw_drafts(logits_B1V, terms, text.length_B + at)
         to_B = jnp.where(want_B > at, text.length_B + at, slots)
         tokens_BS = tokens_BS.at[row_B, to_B].set(next_B, mode="drop")
-        if q_BKV is not None:
+        if q_BKV is not None and q_BV is not None:
             q_BKV = jax.lax.dynamic_update_slice_in_dim(q_BKV, q_BV[:, None], at, axis=1)
         return at + 1, tokens_BS, q_BKV, after
 
@@ -177,10 +177,20 @@ def draft_ahead(
     return Drafts(ids_BK, want_B, q_BKV), replace(draft, cache=cache)
 
 
-def _draw(logits_B1V: Array, terms: Terms, place_B: Array) -> tuple[Array, Array]:
-    """Return the drafted tokens, and the probabilities that they were drawn from."""
+def draw_drafts(
+    logits_B1V: Float[Array, "B 1 V"], terms: Terms, place_B: Int[Array, " B"]
+) -> tuple[Int[Array, " B"], Float[Array, "B V"] | None]:
+    """Return a drafted token a row, and the probabilities that they were drawn from.
+
+    None where nothing is drawn.
+
+    Args:
+        logits_B1V: Of whatever drafts.
+        terms: Drafts are drawn as the rows' tokens are.
+        place_B: int32, of the token in the text.
+    """
     if terms.sampler is None:
-        return sampling.greedy(logits_B1V[:, 0]), logits_B1V[:, 0]
+        return sampling.greedy(logits_B1V[:, 0]), None
     q_BV = acceptance.probabilities(logits_B1V, terms.sampler)[:, 0]
     number_B = sampling.uniform(terms.sampler.seed_B, place_B + terms.held_B, stream=DRAFTING)
     return acceptance.draw(q_BV, number_B), q_BV

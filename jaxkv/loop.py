@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxkv import caches, sampling
+from jaxkv.block import Tap
 from jaxkv.caches import Cache, Source
 from jaxkv.encoder import encode
 from jaxkv.model import Params, forward
@@ -20,6 +21,7 @@ from jaxkv.processors import Processors, process
 from jaxkv.pytree import pytree
 from jaxkv.sampling import Sampler, TopTokens
 from jaxkv.spec.config import ModelConfig
+from jaxkv.stack import no_tap
 
 Sources = tuple[Int[Array, "B E"], Int[Array, " B"]]
 """int32 ids of the texts that an encoder reads, and how many of each are real."""
@@ -183,6 +185,7 @@ def prefill(
     fresh: bool,
     rectangular: bool,
     clean: bool,
+    tap: Tap = no_tap,
 ) -> tuple[Text, Cache]:
     """Return the texts and the cache after prompt tokens [at, at + width).
 
@@ -200,13 +203,14 @@ def prefill(
         fresh: Whether the cache is empty.
         rectangular: Whether all rows have one length and one count.
         clean: Whether the cache's unused slots hold finite numbers; else they are scrubbed once.
+        tap: See `forward`.
     """
     cache = caches.narrow(cache, slots=reach)
     cache = cache if clean else caches.scrub(cache)
     ids_BT = jax.lax.dynamic_slice_in_dim(text.tokens_BS, at, width, axis=1)
     prompt_B = text.length_B - text.new_B
     count_B = jnp.where(terms.budget_B > 0, jnp.clip(prompt_B - at, 0, width), 0)
-    promises: dict[str, Any] = {"fresh": fresh, "rectangular": rectangular}
+    promises: dict[str, Any] = {"fresh": fresh, "rectangular": rectangular, "tap": tap}
     text, logits_BV, cache = _feed(params, text, ids_BT, cache, count_B, config=config, **promises)
     ends_B = (prompt_B > at) & (prompt_B <= at + width)
     waiting_B = text.active_B & ~ends_B

@@ -167,6 +167,7 @@ class Decoder(nnx.Module):
         relative: Array | None = None,
         head_bias: Array | None = None,
         encoder: Encoder | None = None,
+        mtp: nnx.Module | None = None,
     ):
         self.config = config
         self.training = training
@@ -178,7 +179,7 @@ class Decoder(nnx.Module):
         self.embed_norm = embed_norm
         self.relative = None if relative is None else nnx.Param(relative)
         self.head_bias = None if head_bias is None else nnx.Param(head_bias)
-        self.encoder = encoder
+        self.encoder, self.mtp = encoder, mtp
 
     @property
     def dtype(self) -> jnp.dtype:
@@ -266,7 +267,7 @@ def forward(
     if config.final_norm:
         x_BTD = norm(params["norm"], x_BTD, config.norm)
     x_BTD = tap("norm", x_BTD)
-    logits_BTV = _head(params, x_BTD, config)
+    logits_BTV = project(params, x_BTD, config)
     if not kept:
         # A refused row leaves no mark without a cache: its logits must not look like an answer.
         logits_BTV = jnp.where(step.excess_B[:, None, None] > 0, jnp.nan, logits_BTV)
@@ -283,7 +284,10 @@ def _unkept(params: Params, config: spec.ModelConfig, rows: int, source: Source 
     return cache if source is None else caches.fill(cache, source)
 
 
-def _head(params: Params, x_BTD: Array, config: spec.ModelConfig) -> Array:
+def project(
+    params: Params, x_BTD: Float[Array, "B T D"], config: spec.ModelConfig
+) -> Float[Array, "B T V"]:
+    """Return the logits of the normed stream: what the head gives."""
     if config.scaled_head:
         x_BTD = x_BTD * jnp.asarray(config.width**-0.5, x_BTD.dtype)
     if config.tied_head:

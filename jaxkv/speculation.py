@@ -12,12 +12,15 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int
 
 from jaxkv import acceptance, caches, sampling
+from jaxkv.block import Tap
 from jaxkv.caches import Cache
 from jaxkv.drafts import DraftModel, Drafts, PromptLookup, draft_ahead, look_up, open_draft
 from jaxkv.loop import Terms, Text, extend, prefill, start
 from jaxkv.model import Params, forward
+from jaxkv.mtp import MtpDraft, Stream, draft_mtp, open_mtp
 from jaxkv.pytree import pytree
 from jaxkv.spec.config import ModelConfig
+from jaxkv.stack import no_tap
 
 JUDGING = 1
 """Which of a place's random numbers decides whether its draft is kept, see `sampling.uniform`."""
@@ -55,7 +58,7 @@ def run(
     count_B: Int[Array, " B"],
     terms: Terms,
     cache: Cache,
-    draft: DraftModel | None,
+    draft: DraftModel | Cache | None,
     *,
     config: ModelConfig,
     lookup: PromptLookup | None,
@@ -73,9 +76,10 @@ def run(
         count_B: int32, prompt tokens of each row; those of a row without budget are not forwarded.
         terms: What each row wants.
         cache: A larger one than `reach` is narrowed.
-        draft: The model that drafts, with an empty cache; None for a lookup.
+        draft: The model that drafts, with an empty cache; or an empty one for the model's own
+            module; None for a lookup.
         config: Static, as are all that follow.
-        lookup: How the text is searched, or None for a draft model.
+        lookup: How the text is searched; None for a model or module.
         k: Drafts of a row and round at most.
         reach: Slots that a step reads.
         fresh: Whether the cache is empty.
@@ -87,14 +91,25 @@ def run(
     sizes: dict[str, Any] = {"config": config, "width": width, "reach": reach}
     promises: dict[str, Any] = {"fresh": fresh, "rectangular": rectangular, "clean": clean}
     first = jnp.zeros((), jnp.int32)
-    text, work = prefill(params, text, first, terms, cache, **sizes, **promises)
-    if draft is not None:
-        # A row whose first token is its last one wants no drafts.
-        read_B = jnp.where(terms.budget_B > 1, count_B, 0)
-        draft = open_draft(draft, ids_BT, read_B, rectangular=rectangular)
-    how: dict[str, Any] = {"config": config, "lookup": lookup, "k": k}
-    once = partial(_round, params, terms, draft, **how)
-    own = None if draft is None else draft.cache
+    heard = Stream(config)
+    tap = heard if isinstance(draft, Cache) else no_tap
+    text, work = prefill(params, text, first, terms, cache, **sizes, **promises, tap=tap)
+    # A row whose first token is its last one wants no drafts.
+    read_B = jnp.where(terms.budget_B > 1, count_B, 0)
+    how: dict[str, Any] = {"rectangular": rectangular}
+    if isinstance(draft, DraftModel):
+        draft = open_draft(draft, ids_BT, read_B, **how)
+        own = draft.cache
+    elif isinstance(draft, Cache):
+        own = open_mtp(params, heard.heard_BTD, ids_BT, draft, read_B, config=config, **how)
+        # As wide as what a verifying step leaves.
+        wide_BTD = jnp.pad(own.stream_BTD, ((0, 0), (0, k), (0, 0)))
+        own = dataclasses.replace(own, stream_BTD=wide_BTD)
+    else:
+        own = None
+    model = draft if isinstance(draft, DraftModel) else None
+    how = {"config": config, "lookup": lookup, "k": k}
+    once = partial(_round, params, terms, model, **how)
     text, work, _, tally = jax.lax.while_loop(
         lambda state: jnp.any(state[0].active_B) & ~_is_refused(state[1]),
         lambda state: once(*state),
@@ -112,6 +127,7 @@ def verify(
     tally: Tally,
     *,
     config: ModelConfig,
+    tap: Tap = no_tap,
 ) -> tuple[Text, Cache, Tally]:
     """Return the texts with each row's kept drafts and one token more, and the cache of just those.
 
@@ -126,12 +142,13 @@ def verify(
         drafts: At most as many of a row as its budget has tokens after the next.
         tally: So far.
         config: Static.
+        tap: See `forward`.
     """
     drafted_B = jnp.where(text.active_B, drafts.count_B, 0)
     taken_B = drafted_B + text.active_B.astype(jnp.int32)
     last_B1 = jnp.take_along_axis(text.tokens_BS, text.length_B[:, None] - 1, axis=1)
     ids_BT = jnp.concatenate([last_B1, drafts.ids_BK], axis=1)
-    logits_BTV, after = forward(params, ids_BT, cache, taken_B, config=config, clean=True)
+    logits_BTV, after = forward(params, ids_BT, cache, taken_B, config=config, clean=True, tap=tap)
     assert after is not None  # forward returns a cache for a cache
     kept_B, next_B = _judge(logits_BTV, drafts, drafted_B, text, terms)
     text, new_B = _append(text, ids_BT, kept_B, next_B, terms)
@@ -156,17 +173,19 @@ def _round(
     draft: DraftModel | None,
     text: Text,
     cache: Cache,
-    own: Cache | None,
+    own: Cache | MtpDraft | None,
     tally: Tally,
     *,
     config: ModelConfig,
     lookup: PromptLookup | None,
     k: int,
-) -> tuple[Text, Cache, Cache | None, Tally]:
-    """Return the state after drafting and one step; `own` is the draft model's cache."""
+) -> tuple[Text, Cache, Cache | MtpDraft | None, Tally]:
+    """Return the state after drafting and one step; `own` is what whoever drafts has read."""
     left_B = jnp.where(text.active_B, terms.budget_B - text.new_B - 1, 0)
     want_B = jnp.clip(left_B, 0, k)
-    if draft is not None and own is not None:
+    if isinstance(own, MtpDraft):
+        drafts, own = draft_mtp(params, own, text, terms, want_B, config=config, k=k)
+    elif draft is not None and own is not None:
         draft = dataclasses.replace(draft, cache=own)
         drafts, draft = draft_ahead(draft, text, terms, want_B, k=k)
         own = draft.cache
@@ -175,11 +194,15 @@ def _round(
         drafts = look_up(text, jnp.where(tally.pause_B > 0, 0, want_B), k=k, lookup=lookup)
     steps_B, pause_B = tally.steps_B + text.active_B, jnp.maximum(tally.pause_B - 1, 0)
     tally = dataclasses.replace(tally, steps_B=steps_B, pause_B=pause_B)
-    text, cache, tally = _step(params, terms, text, cache, drafts, tally, config=config)
+    stream = own.stream_BTD if isinstance(own, MtpDraft) else None
+    state = text, cache, tally, stream
+    text, cache, tally, stream = _step(params, terms, drafts, *state, config=config)
     if lookup is not None:
         pause_B = jnp.minimum(tally.pause_B, lookup.longest_pause)
         tally = dataclasses.replace(tally, pause_B=pause_B)
-    if own is not None:
+    if isinstance(own, MtpDraft) and stream is not None:
+        own = MtpDraft(own.cache, stream)
+    elif isinstance(own, Cache):
         # Of drafts that were all kept the last was never fed, so there is nothing to give back.
         own = caches.rollback(own, jnp.minimum(own.length_B, text.length_B - 1))
     return text, cache, own, tally
@@ -188,30 +211,34 @@ def _round(
 def _step(
     params: Params,
     terms: Terms,
+    drafts: Drafts,
     text: Text,
     cache: Cache,
-    drafts: Drafts,
     tally: Tally,
+    stream_BTD: Array | None,
     *,
     config: ModelConfig,
-) -> tuple[Text, Cache, Tally]:
+) -> tuple[Text, Cache, Tally, Array | None]:
     """Return the state after one forward: K + 1 tokens wide if any row has drafts, else one.
 
-    Two loops of at most one trip: a branch would copy the cache.
+    Two loops of at most one trip: a branch would copy the cache. The stream is that of a verifying
+    step: behind a plain one no row goes on, or nobody asks for it.
     """
     has_drafts = jnp.any(drafts.count_B > 0)
 
-    def verified(state: tuple[Array, Text, Cache, Tally]) -> tuple[Array, Text, Cache, Tally]:
-        _, text, cache, tally = state
-        done = verify(params, text, terms, cache, drafts, tally, config=config)
-        return jnp.zeros((), bool), *done
+    def verified(state: tuple[Any, ...]) -> tuple[Any, ...]:
+        _, text, cache, tally, stream_BTD = state
+        heard = Stream(config)
+        tap = no_tap if stream_BTD is None else heard
+        done = verify(params, text, terms, cache, drafts, tally, config=config, tap=tap)
+        return jnp.zeros((), bool), *done, None if stream_BTD is None else heard.heard_BTD
 
-    state = has_drafts, text, cache, tally
-    _, text, cache, tally = jax.lax.while_loop(lambda state: state[0], verified, state)
+    state = has_drafts, text, cache, tally, stream_BTD
+    _, text, cache, tally, stream_BTD = jax.lax.while_loop(lambda state: state[0], verified, state)
     single = jnp.where(has_drafts, 0, 1).astype(jnp.int32)
     how = {"config": config, "rectangular": text.length_B.shape[0] == 1}
     text, cache = extend(params, text, terms, cache, single, **how)
-    return text, cache, tally
+    return text, cache, tally, stream_BTD
 
 
 def _judge(

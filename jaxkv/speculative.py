@@ -22,6 +22,7 @@ from jaxkv.drafting import (
 from jaxkv.drafts import DraftModel, PromptLookup
 from jaxkv.loop import Text
 from jaxkv.model import Decoder, params_of
+from jaxkv.mtp import stack_of
 from jaxkv.planning import Plan
 from jaxkv.request import Request, check, device_arrays, new_cache
 from jaxkv.speculation import Tally, run
@@ -65,7 +66,7 @@ def speculate(
     model: Decoder,
     prompts: Any,
     *,
-    draft: Decoder | PromptLookup,
+    draft: Decoder | PromptLookup | str,
     k: int,
     max_new_tokens: int | Sequence[int],
     mask_BT: Any = None,
@@ -98,7 +99,8 @@ def speculate(
         model: In evaluation mode, without an encoder.
         prompts: See `generate`, as for `mask_BT`.
         draft: A smaller model with the same vocabulary, which reads the text into a cache of its
-            own and drafts after the row's own temperature and filters; or `PromptLookup`.
+            own and drafts after the row's own temperature and filters; `PromptLookup`; or "mtp",
+            the model's own module that predicts one token further, where it holds one.
         k: Drafts of a row and step at most. A row never drafts more than its budget leaves.
         max_new_tokens: See `generate`, as for all that are not named here.
         mask_BT: See `generate`.
@@ -177,7 +179,7 @@ def speculate(
 
 def _run(
     model: Decoder,
-    draft: Decoder | PromptLookup,
+    draft: Decoder | PromptLookup | str,
     request: Request,
     cache: Cache,
     *,
@@ -186,14 +188,13 @@ def _run(
     donate: bool,
 ) -> tuple[Text, Cache, Tally]:
     found = request.plan
-    looks = isinstance(draft, PromptLookup)
     text, cache, tally = programs.PROGRAMS.jitted(run, donate=("cache",) if donate else ())(
         params_of(model),
         *device_arrays(request),
         cache,
-        None if looks else _draft_model(draft, found),
+        _drafter(model, draft, found),
         config=model.config,
-        lookup=draft if looks else None,
+        lookup=draft if isinstance(draft, PromptLookup) else None,
         k=k,
         reach=found.reach,
         fresh=not found.held_B.any(),
@@ -204,11 +205,17 @@ def _run(
     return text, cache, tally
 
 
-def _draft_model(draft: Decoder, found: Plan) -> DraftModel:
-    """Return the draft model with an empty cache: contiguous, since it is small."""
-    slots = min(found.reach, draft.config.max_positions)
-    cache = caches.init(draft.config, batch=found.batch, capacity=slots, dtype=draft.dtype)
-    return DraftModel(params_of(draft), cache, draft.config)
+def _drafter(
+    model: Decoder, draft: Decoder | PromptLookup | str, found: Plan
+) -> DraftModel | Cache | None:
+    """Return what drafts with an empty cache: contiguous, since it is small."""
+    if isinstance(draft, PromptLookup):
+        return None
+    config = draft.config if isinstance(draft, Decoder) else stack_of(model.config)
+    slots = min(found.reach, config.max_positions)
+    dtype = draft.dtype if isinstance(draft, Decoder) else model.dtype
+    cache = caches.init(config, batch=found.batch, capacity=slots, dtype=dtype)
+    return DraftModel(params_of(draft), cache, config) if isinstance(draft, Decoder) else cache
 
 
 def _nothing_new(found: Plan, cache: Cache | None) -> Speculated:

@@ -27,6 +27,7 @@ from jaxkv.model import (
     Mlp,
     Norm,
 )
+from jaxkv.mtp import Mtp
 from jaxkv.spec import config as spec
 from jaxkv.spec.checkpoint import check_weights
 
@@ -81,6 +82,7 @@ def from_arrays(
         head=None if config.tied_head else _linear(read, ["head"], config.head_bias, place),
         head_bias=place(read("head.bias")) if config.tied_head and config.head_bias else None,
         encoder=None if encoder is None else Encoder(**side("encoder.", encoder.layers)),
+        mtp=_mtp(read, config, place, interleaved_qk) if config.has_mtp else None,
     )
 
 
@@ -94,6 +96,8 @@ def to_arrays(model: Decoder) -> dict[str, np.ndarray]:
     arrays |= _unpack_side("", model, config.layers, config.width)
     if model.encoder is not None and config.encoder is not None:
         arrays |= _unpack_side("encoder.", model.encoder, config.encoder.layers, config.width)
+    if isinstance(model.mtp, Mtp):
+        arrays |= _unpack_mtp(model.mtp, config)
     if model.head_bias is not None:
         arrays["head.bias"] = np.asarray(model.head_bias[...])
     if model.head is not None:
@@ -160,6 +164,13 @@ def _side(
             for name, there in tables.items()
         },
     }
+
+
+def _mtp(read: Read, config: spec.ModelConfig, place: Place, interleaved: bool) -> Mtp:
+    layer = _layer(read, "mtp.layers.0", config.layers[-1], config, place, interleaved)
+    gains = ("embed_norm", "stream_norm", "norm")
+    norms = {part: _norm(read, f"mtp.{part}", config.norm, place) for part in gains}
+    return Mtp(merge=_linear(read, ["mtp.merge"], False, place), layers=[layer], **norms)
 
 
 def _layer(
@@ -291,6 +302,14 @@ def _unpack_side(
         arrays |= _unpack_layer(f"{prefix}layers.{i}", layer, size, width)
     for name, norm in (("norm", stack.norm), ("embed_norm", stack.embed_norm)):
         arrays |= {} if norm is None else _unpack_norm(f"{prefix}{name}", norm)
+    return arrays
+
+
+def _unpack_mtp(mtp: Mtp, config: spec.ModelConfig) -> dict[str, np.ndarray]:
+    arrays = _unpack(["mtp.merge"], [config.width], mtp.merge)
+    arrays |= _unpack_layer("mtp.layers.0", mtp.layers[0], config.layers[-1], config.width)
+    for part in ("embed_norm", "stream_norm", "norm"):
+        arrays |= _unpack_norm(f"mtp.{part}", getattr(mtp, part))
     return arrays
 
 

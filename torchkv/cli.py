@@ -176,6 +176,8 @@ def _model(checkpoint: Checkpoint, dtype: str) -> "Decoder":
 def _draft(options: argparse.Namespace, checkpoint: Checkpoint, dtype: str) -> dict[str, Any]:
     """Return what drafts, where a flag asks for it."""
     flags_drafts.check_config(options, checkpoint)
+    if options.draft == flags_drafts.MTP:
+        return {"draft": flags_drafts.MTP}
     if options.draft is not None:
         return {"draft": _model(flags_drafts.open_draft(options, checkpoint), dtype)}
     if options.prompt_lookup is None:

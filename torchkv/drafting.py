@@ -68,16 +68,19 @@ def check_model(model: Decoder, found: Plan) -> None:
 
 
 def check_draft(
-    model: Decoder, draft: Decoder | PromptLookup, found: Plan, *, has_cache: bool
+    model: Decoder, draft: Decoder | PromptLookup | str, found: Plan, *, has_cache: bool
 ) -> None:
     """Refuse a draft model that cannot draft this request.
 
     Raises:
         RequestError: It is no model of this twin, has another vocabulary, an encoder or training
-            on, or lacks what a given cache holds.
+            on, or lacks what a given cache holds; or "mtp" of a model without such a module.
         CapacityError: The texts are longer than its positions.
     """
     if isinstance(draft, PromptLookup):
+        return
+    if isinstance(draft, str):
+        _check_mtp(model, draft, has_cache=has_cache)
         return
     if not isinstance(draft, Decoder):
         raise RequestError(
@@ -104,6 +107,23 @@ def check_draft(
         raise CapacityError(
             f"speculate: the text takes {need} slots, the draft model has {room} positions. "
             f"Shorten prompt and max_new_tokens by {need - room} in all, or take another draft."
+        )
+
+
+def _check_mtp(model: Decoder, draft: str, *, has_cache: bool) -> None:
+    if draft != "mtp":
+        raise RequestError(
+            f"speculate: draft is {draft!r}, expected a Decoder, PromptLookup or 'mtp'."
+        )
+    if not model.config.has_mtp:
+        raise RequestError(
+            "speculate: draft is 'mtp', but the model holds no module that predicts further "
+            "tokens. Open its checkpoint with open_source(..., mtp=True), or take another draft."
+        )
+    if has_cache:
+        raise RequestError(
+            "speculate: cache is given, expected None beside draft='mtp': the module lacks what "
+            "this one holds. Pass the whole texts, or draft=PromptLookup()."
         )
 
 

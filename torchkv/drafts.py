@@ -163,13 +163,27 @@ def draft_ahead(
         )
         assert after is not None  # forward returns a cache for a cache
         cache = after
-        if terms.sampler is None:
-            drafted.append(sampling.greedy(logits_B1V[:, 0]))
-            continue
-        q.append(acceptance.probabilities(logits_B1V, terms.sampler)[:, 0])
-        place_B = terms.held_B + text.length_B + at
-        number_B = sampling.uniform(terms.sampler.seed_B, place_B, stream=DRAFTING)
-        drafted.append(acceptance.draw(q[-1], number_B))
-    none_B = torch.zeros_like(want_B)
-    ids_BK = torch.stack([*drafted, *[none_B] * (k - len(drafted))], 1)
+        next_B, q_BV = draw_drafts(logits_B1V, terms, text.length_B + at)
+        drafted.append(next_B)
+        q += [] if q_BV is None else [q_BV]
+    ids_BK = torch.stack([*drafted, *[torch.zeros_like(want_B)] * (k - len(drafted))], 1)
     return Drafts(ids_BK, want_B, torch.stack(q, 1) if q else None), replace(draft, cache=cache)
+
+
+def draw_drafts(
+    logits_B1V: Float[Array, "B 1 V"], terms: Terms, place_B: Int[Array, " B"]
+) -> tuple[Int[Array, " B"], Float[Array, "B V"] | None]:
+    """Return a drafted token a row, and the probabilities that they were drawn from.
+
+    None where nothing is drawn.
+
+    Args:
+        logits_B1V: Of whatever drafts.
+        terms: Drafts are drawn as the rows' tokens are.
+        place_B: int32, of the token in the text.
+    """
+    if terms.sampler is None:
+        return sampling.greedy(logits_B1V[:, 0]), None
+    q_BV = acceptance.probabilities(logits_B1V, terms.sampler)[:, 0]
+    number_B = sampling.uniform(terms.sampler.seed_B, terms.held_B + place_B, stream=DRAFTING)
+    return acceptance.draw(q_BV, number_B), q_BV

@@ -12,11 +12,13 @@ from torch import Tensor as Array
 
 from jaxkv.spec.config import ModelConfig
 from torchkv import caches, sampling
+from torchkv.block import Tap
 from torchkv.caches import Cache, Source
 from torchkv.encoder import encode
 from torchkv.model import Params, forward
 from torchkv.processors import Processors, process
 from torchkv.sampling import Sampler, TopTokens
+from torchkv.stack import no_tap
 
 Sources = tuple[Int[Array, "B E"], Int[Array, " B"]]
 """int32 ids of the texts that an encoder reads, and how many of each are real."""
@@ -190,6 +192,7 @@ def prefill(
     fresh: bool,
     rectangular: bool,
     clean: bool,
+    tap: Tap = no_tap,
 ) -> tuple[Text, Cache]:
     """Return the texts and the cache after prompt tokens [at, at + width).
 
@@ -207,6 +210,7 @@ def prefill(
         fresh: Whether the cache is empty.
         rectangular: Whether all rows have one length and one count.
         clean: Whether the cache's unused slots hold finite numbers; else they are scrubbed once.
+        tap: See `forward`.
     """
     if not clean:
         cache = caches.scrub(cache)
@@ -222,6 +226,7 @@ def prefill(
         config=config,
         fresh=fresh,
         rectangular=rectangular,
+        tap=tap,
     )
     assert after is not None  # forward returns a cache for a cache
     ends_here_B = (rest_B > 0) & (rest_B <= width)
@@ -279,6 +284,7 @@ def _feed(
     fresh: bool = False,
     rectangular: bool = False,
     source: Source | None = None,
+    tap: Tap = no_tap,
 ) -> tuple[Text, Array, Cache | None]:
     """Return the next logits.
 
@@ -300,6 +306,7 @@ def _feed(
         clean=True,
         last_only=True,
         source=source,
+        tap=tap,
     )
     text = replace(text, forwarded_B=text.forwarded_B + count_B)
     return text, logits_B1V[:, 0], cache

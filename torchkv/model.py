@@ -170,6 +170,7 @@ class Decoder(nn.Module):
         relative: Array | None = None,
         head_bias: Array | None = None,
         encoder: Encoder | None = None,
+        mtp: nn.Module | None = None,
     ):
         super().__init__()
         self.config = config
@@ -181,7 +182,7 @@ class Decoder(nn.Module):
         self.embed_norm = embed_norm
         self.relative = None if relative is None else _frozen(relative)
         self.head_bias = None if head_bias is None else _frozen(head_bias)
-        self.encoder = encoder
+        self.encoder, self.mtp = encoder, mtp
         self.train(training)
 
     @property
@@ -312,7 +313,7 @@ def _decode(
     if config.final_norm:
         x_BTD = norm(params["norm"], x_BTD, config.norm)
     x_BTD = tap("norm", x_BTD)
-    logits_BTV = _head(params, x_BTD, config)
+    logits_BTV = project(params, x_BTD, config)
     return tap("logits", logits_BTV), sites
 
 
@@ -333,7 +334,10 @@ def _last(x_BTD: Array, step: Step) -> Array:
     return x_BTD[torch.arange(len(last_B), device=last_B.device), last_B].unsqueeze(1)
 
 
-def _head(params: Params, x_BTD: Array, config: spec.ModelConfig) -> Array:
+def project(
+    params: Params, x_BTD: Float[Array, "B T D"], config: spec.ModelConfig
+) -> Float[Array, "B T V"]:
+    """Return the logits of the normed stream: what the head gives."""
     # A model without a head of its own is tied to the embedding.
     if config.scaled_head:
         x_BTD = x_BTD * x_BTD.new_tensor(1 / math.sqrt(config.width))

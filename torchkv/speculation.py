@@ -13,10 +13,13 @@ from torch import Tensor as Array
 
 from jaxkv.spec.config import ModelConfig
 from torchkv import acceptance, caches, sampling
+from torchkv.block import Tap
 from torchkv.caches import Cache
 from torchkv.drafts import DraftModel, Drafts, PromptLookup, draft_ahead, look_up, open_draft
 from torchkv.loop import Terms, Text, extend, prefill, start
 from torchkv.model import Params, forward
+from torchkv.mtp import MtpDraft, Stream, draft_mtp, open_mtp
+from torchkv.stack import no_tap
 
 JUDGING = 1
 """Which of a place's random numbers decides whether its draft is kept, see `sampling.uniform`."""
@@ -58,7 +61,7 @@ def run(
     count_B: Int[Array, " B"],
     terms: Terms,
     cache: Cache,
-    draft: DraftModel | None,
+    draft: DraftModel | Cache | None,
     *,
     config: ModelConfig,
     lookup: PromptLookup | None,
@@ -76,9 +79,10 @@ def run(
         count_B: int32, prompt tokens of each row; those of a row without budget are not forwarded.
         terms: What each row wants.
         cache: Consumed.
-        draft: The model that drafts, with an empty cache, which is consumed; None for a lookup.
+        draft: The model that drafts, with an empty cache, which is consumed; or an empty one for
+            the model's own module, consumed too; None for a lookup.
         config: The model's.
-        lookup: How the text is searched, or None for a draft model.
+        lookup: How the text is searched; None for a model or module.
         k: Drafts of a row and round at most.
         reach: Slots that the longest row needs at most.
         fresh: Whether the cache is empty.
@@ -90,28 +94,41 @@ def run(
     sizes: dict[str, Any] = {"config": config, "width": width, "reach": reach}
     promises: dict[str, Any] = {"fresh": fresh, "rectangular": rectangular, "clean": clean}
     first = torch.zeros((), dtype=torch.int32, device=ids_BT.device)
-    text, cache = prefill(params, text, first, terms, cache, **sizes, **promises)
-    if draft is not None:
-        # A row whose first token is its last one wants no drafts.
-        draft = open_draft(draft, ids_BT, count_B * (terms.budget_B > 1), rectangular=rectangular)
+    heard = Stream(config)
+    tap = heard if isinstance(draft, Cache) else no_tap
+    text, cache = prefill(params, text, first, terms, cache, **sizes, **promises, tap=tap)
+    # A row whose first token is its last one wants no drafts.
+    read_B, drafter = count_B * (terms.budget_B > 1), None
+    if isinstance(draft, DraftModel):
+        drafter = open_draft(draft, ids_BT, read_B, rectangular=rectangular)
+    elif isinstance(draft, Cache):
+        what = params, heard.heard_BTD, ids_BT, draft, read_B
+        drafter = open_mtp(*what, config=config, rectangular=rectangular)
     with ids_BT.device:
         tally = no_tally(batch)
     while bool(text.active_B.any()) and not _is_refused(cache):
-        drafts, draft = _drafted(draft, lookup, text, terms, tally, k)
+        want_B = ((terms.budget_B - text.new_B - 1) * text.active_B).clamp(0, k)
+        if isinstance(drafter, MtpDraft):
+            drafts, drafter = draft_mtp(params, drafter, text, terms, want_B, config=config, k=k)
+        else:
+            drafts, drafter = _drafted(drafter, lookup, text, terms, tally, want_B, k)
         steps_B, pause_B = tally.steps_B + text.active_B, (tally.pause_B - 1).clamp(min=0)
         tally = replace(tally, steps_B=steps_B, pause_B=pause_B)
         if bool(drafts.count_B.any()):
-            text, cache, tally = verify(params, text, terms, cache, drafts, tally, config=config)
+            state = text, terms, cache, drafts, tally
+            text, cache, tally = verify(params, *state, config=config, tap=tap)
         else:
             one = torch.ones((), dtype=torch.int32)
             how = {"config": config, "rectangular": batch == 1}
             text, cache = extend(params, text, terms, cache, one, **how)
         if lookup is not None:
             tally = replace(tally, pause_B=tally.pause_B.clamp(max=lookup.longest_pause))
-        if draft is not None:
+        if isinstance(drafter, MtpDraft):
+            drafter = replace(drafter, stream_BTD=heard.heard_BTD)
+        elif drafter is not None:
             # Of drafts that were all kept the last was never fed: there is nothing to give back.
-            keep_B = torch.minimum(draft.cache.length_B, text.length_B - 1)
-            draft = replace(draft, cache=caches.rollback(draft.cache, keep_B))
+            keep_B = torch.minimum(drafter.cache.length_B, text.length_B - 1)
+            drafter = replace(drafter, cache=caches.rollback(drafter.cache, keep_B))
     return text, cache, tally
 
 
@@ -121,9 +138,9 @@ def _drafted(
     text: Text,
     terms: Terms,
     tally: Tally,
+    want_B: Array,
     k: int,
 ) -> tuple[Drafts, DraftModel | None]:
-    want_B = ((terms.budget_B - text.new_B - 1) * text.active_B).clamp(0, k)
     if draft is not None:
         return draft_ahead(draft, text, terms, want_B, k=k)
     assert lookup is not None  # one of the two drafts
@@ -140,6 +157,7 @@ def verify(
     tally: Tally,
     *,
     config: ModelConfig,
+    tap: Tap = no_tap,
 ) -> tuple[Text, Cache, Tally]:
     """Return the texts with each row's kept drafts and one token more, and the cache of just those.
 
@@ -154,13 +172,14 @@ def verify(
         drafts: At most as many of a row as its budget has tokens after the next.
         tally: So far.
         config: The model's.
+        tap: See `forward`.
     """
     drafted_B = drafts.count_B * text.active_B
     taken_B = drafted_B + text.active_B
     last_B1 = text.tokens_BS.gather(1, (text.length_B.long() - 1).unsqueeze(1))
     width = int(taken_B.max())
     ids_BT = torch.cat([last_B1, drafts.ids_BK], 1)[:, :width]
-    logits_BTV, after = forward(params, ids_BT, cache, taken_B, config=config, clean=True)
+    logits_BTV, after = forward(params, ids_BT, cache, taken_B, config=config, clean=True, tap=tap)
     assert after is not None  # forward returns a cache for a cache
     kept_B, next_B = _judge(logits_BTV, drafts, drafted_B, text, terms)
     held_B = cache.length_B

@@ -23,6 +23,7 @@ from torchkv.drafting import (
 from torchkv.drafts import DraftModel, PromptLookup
 from torchkv.loop import Text
 from torchkv.model import Decoder, params_of
+from torchkv.mtp import stack_of
 from torchkv.planning import Plan
 from torchkv.request import Request, check, device_arrays, new_cache
 from torchkv.speculation import Tally, run
@@ -67,7 +68,7 @@ def speculate(
     model: Decoder,
     prompts: Any,
     *,
-    draft: Decoder | PromptLookup,
+    draft: Decoder | PromptLookup | str,
     k: int,
     max_new_tokens: int | Sequence[int],
     mask_BT: Any = None,
@@ -100,7 +101,8 @@ def speculate(
         model: In evaluation mode, without an encoder.
         prompts: See `generate`, as for `mask_BT`.
         draft: A smaller model with the same vocabulary, which reads the text into a cache of its
-            own and drafts after the row's own temperature and filters; or `PromptLookup`.
+            own and drafts after the row's own temperature and filters; `PromptLookup`; or "mtp",
+            the model's own module that predicts one token further, where it holds one.
         k: Drafts of a row and step at most. A row never drafts more than its budget leaves.
         max_new_tokens: See `generate`, as for all that are not named here.
         mask_BT: See `generate`.
@@ -176,7 +178,7 @@ def speculate(
 
 def _run(
     model: Decoder,
-    draft: Decoder | PromptLookup,
+    draft: Decoder | PromptLookup | str,
     request: Request,
     cache: Cache,
     *,
@@ -184,15 +186,14 @@ def _run(
     clean: bool,
 ) -> tuple[Text, Cache, Tally]:
     found = request.plan
-    looks = isinstance(draft, PromptLookup)
     device = model.embed.device
     text, cache, tally = run(
         params_of(model),
         *device_arrays(request, device),
         cache,
-        None if looks else _draft_model(draft, found, device),
+        _drafter(model, draft, found, device),
         config=model.config,
-        lookup=draft if looks else None,
+        lookup=draft if isinstance(draft, PromptLookup) else None,
         k=k,
         reach=found.reach,
         fresh=not found.held_B.any(),
@@ -203,12 +204,20 @@ def _run(
     return text, cache, tally
 
 
-def _draft_model(draft: Decoder, found: Plan, device: torch.device) -> DraftModel:
-    """Return the draft model with an empty cache: contiguous, since it is small."""
-    slots = min(found.reach, draft.config.max_positions)
+def _drafter(
+    model: Decoder, draft: Decoder | PromptLookup | str, found: Plan, device: torch.device
+) -> DraftModel | Cache | None:
+    """Return what drafts with an empty cache: contiguous, since it is small."""
+    if isinstance(draft, PromptLookup):
+        return None
+    own = draft if isinstance(draft, Decoder) else None
+    config, dtype = stack_of(model.config), model.dtype
+    if own is not None:
+        config, dtype = own.config, own.dtype
+    slots = min(found.reach, config.max_positions)
     with device:
-        cache = caches.init(draft.config, batch=found.batch, capacity=slots, dtype=draft.dtype)
-    return DraftModel(params_of(draft), cache, draft.config)
+        cache = caches.init(config, batch=found.batch, capacity=slots, dtype=dtype)
+    return cache if own is None else DraftModel(params_of(own), cache, config)
 
 
 def _nothing_new(found: Plan, cache: Cache | None) -> Speculated:

@@ -28,6 +28,7 @@ from torchkv.model import (
     Mlp,
     Norm,
 )
+from torchkv.mtp import Mtp
 
 Read = Callable[..., Array]
 
@@ -84,6 +85,7 @@ def from_arrays(
         head=None if config.tied_head else _linear(read, ["head"], config.head_bias),
         head_bias=read("head.bias") if has_own_bias else None,
         encoder=encoder and Encoder(**_side(read, "encoder.", encoder.layers, config)),
+        mtp=_mtp(read, config) if config.has_mtp else None,
     )
 
 
@@ -97,6 +99,8 @@ def to_arrays(model: Decoder) -> dict[str, np.ndarray]:
     parts |= _unpack_side("", model, config.layers, config.width)
     if model.encoder is not None and config.encoder is not None:
         parts |= _unpack_side("encoder.", model.encoder, config.encoder.layers, config.width)
+    if isinstance(model.mtp, Mtp):
+        parts |= _unpack_mtp(model.mtp, config)
     if model.head is not None:
         parts |= _unpack({"head": config.vocab_size}, model.head)
     return {name: _to_numpy(part) for name, part in parts.items() if part is not None}
@@ -148,6 +152,13 @@ def _side(
     names = (f"{prefix}layers.{i}" for i in range(len(layers)))
     made = [_layer(read, name, layer, config) for name, layer in zip(names, layers, strict=True)]
     return stack | {"layers": made}
+
+
+def _mtp(read: Read, config: spec.ModelConfig) -> Mtp:
+    gains = ("embed_norm", "stream_norm", "norm")
+    norms = {part: _norm(read, f"mtp.{part}", config.norm) for part in gains}
+    layer = _layer(read, "mtp.layers.0", config.layers[-1], config)
+    return Mtp(merge=_linear(read, ["mtp.merge"], False), layers=[layer], **norms)
 
 
 def _layer(read: Read, name: str, layer: spec.Layer, config: spec.ModelConfig) -> Layer:
@@ -233,6 +244,15 @@ def _unpack_side(
         parts |= _unpack_layer(f"{prefix}layers.{i}", layer, size, width)
     for name, norm in (("norm", stack.norm), ("embed_norm", stack.embed_norm)):
         parts |= _unpack({f"{prefix}{name}": width}, norm) if norm is not None else {}
+    return parts
+
+
+def _unpack_mtp(mtp: Mtp, config: spec.ModelConfig) -> dict[str, Array | None]:
+    layer = mtp.layers[0]
+    assert isinstance(layer, Layer)  # nn.ModuleList has no item type
+    parts = _unpack_layer("mtp.layers.0", layer, config.layers[-1], config.width)
+    for name in ("embed_norm", "stream_norm", "merge", "norm"):
+        parts |= _unpack({f"mtp.{name}": config.width}, getattr(mtp, name))
     return parts
 
 

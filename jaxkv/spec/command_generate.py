@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Protocol
 
-from jaxkv.spec import command_cache, flag_groups, terminal
+from jaxkv.spec import command_cache, flag_groups, flags_drafts, terminal
 from jaxkv.spec.chat import render_chat
 from jaxkv.spec.checkpoint import Checkpoint
 from jaxkv.spec.errors import Unsupported
@@ -116,7 +116,7 @@ def run(options: argparse.Namespace, prepare: Prepare) -> None:
         JaxkvError: The model cannot be opened, or an option does not fit.
     """
     flag_groups.check(options)
-    checkpoint = open_source(options.model)
+    checkpoint = open_source(options.model, mtp=options.draft == flags_drafts.MTP)
     command_cache.check_model(options, checkpoint.config)
     tokenizer = open_tokenizer(checkpoint)
     if options.chat:

@@ -278,7 +278,7 @@ class ModelConfig(Part):
     of learned positions is its position plus position_offset. With scaled_head, what enters the
     head is multiplied by D^(-1/2). With a logit_soft_cap c, logits are c * tanh(logit / c).
     draft_layers says how many more layers a checkpoint may hold to predict further tokens; they are
-    no part of this decoder.
+    no part of this decoder but with has_mtp, which makes the one of them a module to draft with.
     """
 
     family: str
@@ -299,6 +299,7 @@ class ModelConfig(Part):
     final_norm: bool = True
     scaled_head: bool = False
     encoder: Encoder | None = None
+    has_mtp: bool = False
 
     def __post_init__(self) -> None:
         require_whole(
@@ -316,6 +317,11 @@ class ModelConfig(Part):
         _require_soft_cap("ModelConfig", logit_soft_cap=self.logit_soft_cap)
         if self.draft_layers != 0:
             require_whole("ModelConfig", draft_layers=self.draft_layers)
+        require(
+            self.draft_layers == 1 or not self.has_mtp,
+            f"ModelConfig: has_mtp is True, draft_layers {self.draft_layers}, expected 1: the "
+            "module that predicts one token further is one layer.",
+        )
         _check_stacks(self)
 
     @property

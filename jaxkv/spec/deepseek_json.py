@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from jaxkv.spec import llama_json, rope_json
-from jaxkv.spec.checkpoint import Place, Stacked, Stored
+from jaxkv.spec.checkpoint import Place, Stacked, Stored, stored_parts
 from jaxkv.spec.config import Attention, Experts, Latent, Mlp, ModelConfig, Rope, Routing
 from jaxkv.spec.config_json import COMMON_NEUTRAL, ConfigJson
 
@@ -57,7 +57,13 @@ _LAYER_NAMES = {
     "attn.o": "self_attn.o_proj",
     "mlp_norm": "post_attention_layernorm",
 }
-_DRAFT_NAMES = ("embed_tokens", "enorm", "hnorm", "eh_proj", "shared_head.norm", "shared_head.head")
+_MTP_NAMES = {
+    "embed_norm": "enorm",
+    "stream_norm": "hnorm",
+    "merge": "eh_proj",
+    "norm": "shared_head.norm",
+}
+_SHARED_NAMES = ("embed_tokens", "shared_head.head")
 
 
 def places(config: ModelConfig) -> dict[str, Place]:
@@ -75,27 +81,43 @@ def places(config: ModelConfig) -> dict[str, Place]:
         found[f"layers.{i}.attn.v_up.weight"] = Stored(both, (nope, end), groups=a.num_heads)
         if isinstance(layer.mlp, Experts):
             found |= _expert_places(f"layers.{i}.mlp", f"{name}.mlp", layer.mlp.num_experts)
-    return found
+    return found | (_mtp_places(config) if config.has_mtp else {})
 
 
 def draft_tensors(config: ModelConfig) -> tuple[str, ...]:
-    """Return the names of the tensors that predict further tokens: known, and not read yet.
+    """Return the names of the tensors that predict further tokens and are left out.
 
     They stand as further layers, each with an embedding, norms, a product and a head of its own.
+    With `has_mtp` only the embedding and the head are left out: they are the model's.
     """
-    if not config.draft_layers:
-        return ()
-    count, last = config.num_layers, config.layers[-1]
-    longer = replace(config, layers=config.layers + (last,) * config.draft_layers)
+    count = config.num_layers
     layers = range(count, count + config.draft_layers)
-    names = {
-        part.name
-        for canonical, place in places(longer).items()
-        if any(canonical.startswith(f"layers.{i}.") for i in layers)
-        for part in (place.parts if isinstance(place, Stacked) else (place,))
+    left_out = {f"model.layers.{i}.{name}.weight" for i in layers for name in _SHARED_NAMES}
+    for i in () if config.has_mtp else layers:
+        parts = (
+            part for place in _layer_places(config, i).values() for part in stored_parts(place)
+        )
+        left_out |= {part.name for part in parts}
+        left_out |= {f"model.layers.{i}.{name}.weight" for name in _MTP_NAMES.values()}
+    return tuple(sorted(left_out))
+
+
+def _mtp_places(config: ModelConfig) -> dict[str, Place]:
+    i = config.num_layers
+    found: dict[str, Place] = {
+        f"mtp.{part}.weight": Stored(f"model.layers.{i}.{name}.weight")
+        for part, name in _MTP_NAMES.items()
     }
-    own = {f"model.layers.{i}.{name}.weight" for i in layers for name in _DRAFT_NAMES}
-    return tuple(sorted(names | own))
+    layer = _layer_places(config, i).items()
+    return found | {f"mtp.layers.0.{part}": place for part, place in layer}
+
+
+def _layer_places(config: ModelConfig, i: int) -> dict[str, Place]:
+    """Return the places of the last layer's weights, were it the i-th."""
+    more = (config.layers[-1],) * (i + 1 - config.num_layers)
+    longer, start = replace(config, layers=config.layers + more, has_mtp=False), f"layers.{i}."
+    found = places(longer).items()
+    return {name.removeprefix(start): place for name, place in found if name.startswith(start)}
 
 
 def attention(data: ConfigJson, *, interleaved: bool) -> Attention:

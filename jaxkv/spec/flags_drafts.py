@@ -9,11 +9,14 @@ from jaxkv.spec.flag_group import Decode, FlagGroup
 from jaxkv.spec.source import open_source, open_tokenizer
 
 DRAFTS = 4
+MTP = "mtp"
+"""What `--draft` names where the model's own module drafts; a directory called so is ./mtp."""
 
 
 def _add(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--draft", metavar="MODEL", help="a smaller model with the same tokenizer, which drafts")
+    what = "a smaller model with the same tokenizer, which drafts; or mtp: DeepSeek-V3's own module"
+    add("--draft", metavar="MODEL", help=what)
     add("--k", type=int, metavar="K", help=f"its drafts a step, default {DRAFTS}")
     add(
         "--prompt-lookup",

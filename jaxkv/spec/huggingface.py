@@ -44,13 +44,14 @@ FILES = (
 """Names and patterns of all that is read of a directory."""
 
 
-def read_huggingface(path: str | os.PathLike[str]) -> Checkpoint:
+def read_huggingface(path: str | os.PathLike[str], *, mtp: bool = False) -> Checkpoint:
     """Return the checkpoint in a directory; its config, names, shapes and files are checked.
 
     Files stay memory-mapped: do not overwrite them while the checkpoint is in use.
 
     Args:
         path: A directory as `save_pretrained` writes it, of a model type that a family reads.
+        mtp: Whether its layer that predicts a further token is read too, to draft with.
 
     Raises:
         SourceError: There is no such directory, or a file of it is absent or something else.
@@ -63,17 +64,18 @@ def read_huggingface(path: str | os.PathLike[str]) -> Checkpoint:
     """
     directory = Path(path)
     try:
-        return _checkpoint(directory)
+        return _checkpoint(directory, mtp)
     except JaxkvError as error:
         fact = " ".join(str(error).removeprefix("huggingface_family: ").splitlines())
         raise type(error)(f"read_huggingface: {directory}: {fact}") from None
 
 
-def _checkpoint(directory: Path) -> Checkpoint:
+def _checkpoint(directory: Path, mtp: bool) -> Checkpoint:
     data = _config_json(directory)
     family = families.huggingface_family(_model_type(data))
     data |= _start_ids(directory, family)
     config: ModelConfig = family.config_from_huggingface(ConfigJson(data))
+    config = with_mtp(config) if mtp else config
     end_ids = _end_ids(directory, data, config.vocab_size)
     tensors = open_tensors(directory)
     if hasattr(family, "config_for_tensors"):
@@ -87,6 +89,20 @@ def _checkpoint(directory: Path) -> Checkpoint:
         name=directory.resolve().name,
         dtype=_dtype(family, config, tensors),
     )
+
+
+def with_mtp(config: ModelConfig) -> ModelConfig:
+    """Return the config of a model that holds its layer that predicts a further token.
+
+    Raises:
+        ConfigError: There is none, or are several.
+    """
+    if config.draft_layers != 1:
+        raise ConfigError(
+            f"mtp is asked for, and there are {config.draft_layers} layers that predict further "
+            "tokens, expected 1. Leave mtp out."
+        )
+    return replace(config, has_mtp=True)
 
 
 def _config_json(directory: Path) -> dict[str, Any]:

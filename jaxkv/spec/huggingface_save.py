@@ -80,7 +80,8 @@ def _config_json(
     back = family.config_from_huggingface(ConfigJson(data))
     if hasattr(family, "config_for_tensors"):
         back = family.config_for_tensors(back, _tensor_names(family, config))
-    if replace(back, dropout_rate=config.dropout_rate) != config:
+    read = {"dropout_rate": config.dropout_rate, "has_mtp": config.has_mtp}
+    if replace(back, **read) != config:
         parts = [key for key, value in vars(back).items() if value != vars(config)[key]]
         raise ConfigError(
             f"write_huggingface: config.json of {model_type!r} cannot say the config's "

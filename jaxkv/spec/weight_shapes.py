@@ -22,6 +22,7 @@ def weight_shapes(config: ModelConfig) -> Shapes:
     if config.encoder is not None:
         shapes |= _stack_shapes("encoder.", config.encoder, config)
     shapes |= _stack_shapes("", config, config)
+    shapes |= _mtp_shapes(config) if config.has_mtp else {}
     if not config.tied_head:
         shapes |= {"head.weight": (v, d)}
     return shapes | ({"head.bias": (v,)} if config.head_bias else {})
@@ -37,6 +38,14 @@ def _stack_shapes(prefix: str, stack: ModelConfig | Encoder, config: ModelConfig
     for i, layer in enumerate(stack.layers):
         shapes |= _layer_shapes(f"{prefix}layers.{i}", layer, config)
     return shapes | (_norm_shapes(f"{prefix}norm", config) if config.final_norm else {})
+
+
+def _mtp_shapes(config: ModelConfig) -> Shapes:
+    """Return the module that predicts further tokens: a product of two streams, and a layer."""
+    shapes = _norm_shapes("mtp.embed_norm", config) | _norm_shapes("mtp.stream_norm", config)
+    shapes |= _linear("mtp.merge", config.width, 2 * config.width, False)
+    shapes |= _layer_shapes("mtp.layers.0", config.layers[-1], config)
+    return shapes | _norm_shapes("mtp.norm", config)
 
 
 def _layer_shapes(name: str, layer: Layer, config: ModelConfig) -> Shapes:

@@ -13,7 +13,7 @@ One that Hugging Face directories hold: `config_from_huggingface(config_json)`,
 writing one, `config_to_huggingface(config)` and the fact `HUGGINGFACE_ARCHITECTURE`. Where the
 tensors decide what config.json leaves open: `config_for_tensors(config, tensor_names)`. Where a
 checkpoint may hold layers that predict further tokens, `draft_tensors_from_huggingface(config)`
-names their tensors.
+names those of their tensors that are not read; with `config.has_mtp` the places have the others.
 A preset's family offers `preset()`.
 """
 

@@ -1,7 +1,7 @@
 """The deepseek_v3 family: deepseek_v2's attention, experts chosen by sigmoids with a bias.
 
 Source: transformers 5.24, `models/deepseek_v3`. Layers that predict further tokens are counted,
-their tensors known by name and left out.
+their tensors known by name, and left out unless asked for.
 """
 
 from dataclasses import replace
@@ -31,7 +31,7 @@ def places_from_huggingface(config: ModelConfig) -> dict[str, Place]:
 
 
 def draft_tensors_from_huggingface(config: ModelConfig) -> tuple[str, ...]:
-    """Return the names of the tensors that predict further tokens, which are not read."""
+    """Return the names of the tensors that predict further tokens and are not read."""
     return deepseek_json.draft_tensors(config)
 
 
