@@ -7,6 +7,7 @@ import sys
 from jaxkv.spec.errors import JaxkvError
 
 BENCHES = (
+    "all",
     "capacity",
     "decode",
     "families",
@@ -19,6 +20,7 @@ BENCHES = (
     "prefix",
     "reuse",
     "scores",
+    "small",
     "speculative",
     "startup",
     "sweep",

@@ -32,6 +32,7 @@ CASES = {
     for case in (
         Case("b1-p16", batch=1, prompt=16, new=33),
         Case("b8-p16", batch=8, prompt=16, new=33),
+        Case("b8-p1024", batch=8, prompt=1024, new=17),
         Case("b1-p512", batch=1, prompt=512, new=17),
         Case("b1-p2048", batch=1, prompt=2048, new=17),
         Case("b1-cap512-u300", batch=1, prompt=256, new=45, capacity=512),
@@ -41,6 +42,11 @@ CASES = {
 
 
 CASE_HELP = f"of {', '.join(CASES)}"
+
+
+def used_of(case: Case) -> int:
+    """Return the tokens that a row holds on average while its new ones are decoded."""
+    return case.prompt + case.new // 2
 
 
 def prompts_of(case: Case) -> list[list[int]]:

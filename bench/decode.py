@@ -2,17 +2,22 @@
 
 A step's time is (time of N tokens - time of 1) / (N - 1), so that prefill and start-up cancel.
 Beside them one read of all weights, and the layers' matrix products alone, by the same threads. The
-floor of a step is the time of its bytes, weights and used keys and values, at that read's rate.
+floor of a step is the time of its bytes, weights and used keys and values, at that read's rate. The
+note of each row says which bytes it moves, keys and values as far as it reads its buffers, and what
+its time beyond the floor is.
 """
 
 import argparse
 from collections.abc import Callable
+from dataclasses import replace
 
-from bench.cases import CASE_HELP, CASES, Case, differing, prompts_of
+from bench.cases import CASE_HELP, CASES, Case, differing, prompts_of, used_of
 from bench.floors import products, step_bytes, step_floor, weight_read
-from bench.rows import Row, report, rows_of
-from bench.runner import Runner
-from bench.runners import add_peers, subjects
+from bench.llama_cpp import NAME, SAYS, LlamaBench, llama_bench
+from bench.parts import torch_shares, words
+from bench.rows import Row, missing, report, rows_of
+from bench.runner import Run, Runner
+from bench.runners import add_peers, peers_of, subjects
 from bench.timing import Spread, interleaved, seconds
 from jaxkv.spec.checkpoint import Checkpoint
 from jaxkv.spec.config import ModelConfig
@@ -35,15 +40,22 @@ def main(options: argparse.Namespace) -> int:
         0; 1 if some ids differ: that case is then not timed.
     """
     checkpoint = open_source("smollm2")
-    with subjects(checkpoint, against=options.against, caches=options.caches) as runners:
-        return _measure(checkpoint, runners, options)
+    with (
+        subjects(checkpoint, **peers_of(options)) as runners,
+        llama_bench(checkpoint, options.llama_cpp) as others,
+    ):
+        return _measure(checkpoint, runners, others, options)
 
 
-def _measure(checkpoint: Checkpoint, runners: list[Runner], options: argparse.Namespace) -> int:
+def _measure(
+    checkpoint: Checkpoint,
+    runners: list[Runner],
+    others: list[LlamaBench],
+    options: argparse.Namespace,
+) -> int:
     model = runners[0].model
     read = weight_read(model)
     rows: list[Row] = []
-    told: list[str] = []
     failed = 0
     for name in options.cases or (QUICK if options.quick else NAMES):
         case = CASES[name]
@@ -52,30 +64,57 @@ def _measure(checkpoint: Checkpoint, runners: list[Runner], options: argparse.Na
             failed = 1
             continue
         measures = {runner.name: per_step(runner, case) for runner in runners}
+        measures |= {each.name: each.per_step(case) for each in others if case.batch == 1}
         measures["weight-read"] = read
         measures["products"] = products(model, tokens=case.batch)
         found = interleaved(measures, repeats=3 if options.quick else 7)
-        used = case.prompt + case.new // 2
-        config, read_ms = checkpoint.config, found["weight-read"].median
-        floor = step_floor(config, read_ms, batch=case.batch, used=used)
-        rows += rows_of("decode", case.name, "decode_ms_per_step", found, floor=floor)
-        told.append(_parts(config, case, used, floor, found))
-    says = "\n".join(told)
-    report(rows, options, about="decode, SmolLM2-135M, float32", says=says)
+        floor = step_floor(
+            checkpoint.config, found["weight-read"].median, batch=case.batch, used=used_of(case)
+        )
+        timed = rows_of("decode", case.name, "decode_ms_per_step", found, floor=floor)
+        notes = _notes(checkpoint.config, case, runners, found)
+        rows += [replace(row, note=notes.get(row.subject, "")) for row in timed]
+        if case.batch > 1:
+            rows += [_one_row_only(case, each) for each in others]
+    report(rows, options, about="decode, SmolLM2-135M, float32")
     return failed
 
 
-def _parts(
-    config: ModelConfig, case: Case, used: int, floor: float, found: dict[str, Spread]
-) -> str:
-    """Return what a step of jaxkv consists of, in a sentence."""
-    moved = step_bytes(config, batch=case.batch, used=used)
-    step, multiplied = found["jaxkv"].median, found["products"].median
-    return (
-        f"{case.name}: a step moves {moved / 1e6:.0f} MB, {floor:.1f} ms at the rate of the read; "
-        f"of jaxkv's {step:.1f} ms the layers' products alone take {multiplied:.1f}, and "
-        f"{step - multiplied:.1f} are head, attention, norms, the choice of tokens and the loop."
-    )
+def _one_row_only(case: Case, other: LlamaBench) -> Row:
+    note = f"unsupported: llama-bench runs one row, not {case.batch}"
+    return missing("decode", case.name, other.name, "decode_ms_per_step", "ms", note)
+
+
+def _notes(
+    config: ModelConfig, case: Case, runners: list[Runner], found: dict[str, Spread]
+) -> dict[str, str]:
+    """Return, by subject, the bytes that a step moves and what its time beyond the floor is."""
+    read_ms, multiplied = found["weight-read"].median, found["products"].median
+    notes = {NAME: SAYS}
+    for runner in runners:
+        # Another process does not tell what it reads: no more than what is used is counted then.
+        slots = getattr(runner, "slots_read", used_of)(case)
+        moved = step_bytes(config, batch=case.batch, used=slots)
+        due = step_floor(config, read_ms, batch=case.batch, used=slots)
+        step = found[runner.name].median
+        told = f"{case.name}: moves {moved / 1e6:.0f} MB, {due:.1f} ms at the read's rate"
+        notes[runner.name] = f"{told}; of its {step:.1f} ms {_rest(runner, case, step, multiplied)}"
+    return notes
+
+
+def _rest(runner: Runner, case: Case, step: float, multiplied: float) -> str:
+    if runner.name.startswith("jaxkv"):
+        return (
+            f"the layers' products alone take {multiplied:.1f}, head, attention, norms, the choice "
+            f"of tokens and the loop {step - multiplied:.1f}"
+        )
+    if runner.model is None:
+        return "nothing is known inside: another process"
+    return f"by a profile of its call, prefill included: {words(torch_shares(_call(runner, case)))}"
+
+
+def _call(runner: Runner, case: Case) -> Run:
+    return runner.prepare(prompts_of(case), case.new, capacity=case.capacity)
 
 
 def per_step(runner: Runner, case: Case) -> Callable[[], float]:

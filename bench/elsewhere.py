@@ -4,16 +4,15 @@ It runs in a process of its own, from a checkout of that revision; a call's time
 JSON each way, some tenths of a millisecond, which cancel in a step's time.
 """
 
-import json
 import os
 import subprocess
 import sys
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 from bench.runner import Rows, Run
+from bench.worker import Worker
 from jaxkv.spec.errors import SourceError
 
 WORKER = Path(__file__).with_name("elsewhere_worker.py")
@@ -33,8 +32,8 @@ class RevisionRunner:
             folder = self._resources.enter_context(tempfile.TemporaryDirectory(prefix="bench-"))
             self.folder = folder
             check_out(revision, Path(folder))
-            self._process = self._start(Path(folder), model, twin)
-            found = self._hear()["folder"]
+            self._worker = self._start(Path(folder), model, twin)
+            found = self._worker.hear()["folder"]
             if Path(found) != Path(folder).resolve():
                 raise SourceError(
                     f"--against: {twin} was imported from {found}, expected {folder}. Run it in an "
@@ -48,42 +47,27 @@ class RevisionRunner:
         """Return the call that continues the prompts; a given capacity is allocated here."""
         request = {"prompts": [list(row) for row in prompts], "budget": budget}
         if capacity is not None:
-            self._ask({"do": "allocate", "capacity": capacity, **request})
-        return lambda: self._ask({"do": "continue", **request})["new_tokens"]
+            self._worker.ask({"do": "allocate", "capacity": capacity, **request})
+        return lambda: self._worker.ask({"do": "continue", **request})["new_tokens"]
 
     def close(self) -> None:
         """End the process and remove the checkout."""
         self._resources.close()
 
-    def _start(self, folder: Path, model: str, twin: str) -> subprocess.Popen[str]:
+    def _start(self, folder: Path, model: str, twin: str) -> Worker:
         # -P: the worker's own folder must not come before the other revision's packages.
-        process = subprocess.Popen(
+        worker = Worker(
+            self.name,
             [sys.executable, "-P", str(WORKER), model, twin],
             env={**os.environ, "PYTHONPATH": str(folder)},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=folder,
+            cwd=str(folder),
+            advice=(
+                "A revision that cannot run this benchmark's model, or has another interface, "
+                "cannot be compared."
+            ),
         )
-        self._resources.callback(_end, process)
-        return process
-
-    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(request) + "\n")
-        self._process.stdin.flush()
-        return self._hear()
-
-    def _hear(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            raise SourceError(
-                f"{self.name}: its process ended with {self._process.wait()} instead of an answer. "
-                "What it said stands above; a revision that cannot run this benchmark's model, or "
-                "has another interface, cannot be compared."
-            )
-        return json.loads(line)
+        self._resources.callback(worker.close)
+        return worker
 
 
 def check_out(revision: str, folder: Path) -> None:
@@ -104,15 +88,3 @@ def check_out(revision: str, folder: Path) -> None:
             f"repository of {ROOT.name}: {said}. List them with git log --oneline."
         )
     subprocess.run(["tar", "-x", "-C", str(folder)], input=archive.stdout, check=True)
-
-
-def _end(process: subprocess.Popen[str]) -> None:
-    assert process.stdin is not None
-    assert process.stdout is not None
-    process.stdin.close()
-    try:
-        process.wait(timeout=10)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-    process.stdout.close()

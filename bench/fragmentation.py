@@ -23,6 +23,8 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from bench.environment import environment
+from bench.rows import Row, save
 from jaxkv import caches
 from jaxkv.caches import Cache, pages
 from jaxkv.spec.errors import JaxkvError, RequestError
@@ -30,6 +32,7 @@ from jaxkv.spec.errors import JaxkvError, RequestError
 # What 30 layers of 3 KV heads of width 64 take in float32: SmolLM2-135M.
 BYTES_A_TOKEN = 46_080
 RECORD = 256
+SAYS = "Counted on these lengths, rows and page sizes; others find other numbers."
 
 
 @dataclass(frozen=True)
@@ -107,11 +110,27 @@ def main(options: argparse.Namespace) -> int:
         return 2
     console = Console(highlight=False)
     console.print(_table(found, options.lengths))
-    console.print("Counted on these lengths, rows and page sizes; others find other numbers.")
-    if options.json:
-        lines = [{"lengths": str(options.lengths), **asdict(each)} for each in found]
-        Path(options.json).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    console.print(SAYS)
+    about = f"pages of {Path(options.lengths).name}, {options.rows} rows"
+    rows = [row for each in found for row in rows_of_count(each, Path(options.lengths).stem)]
+    save(rows, options, about=about, found=environment(), says=SAYS)
     return 0
+
+
+def rows_of_count(found: Found, case: str) -> list[Row]:
+    """Return what was counted for one page size as rows of a result file."""
+    subject = f"pages of {found.page_size}"
+    return [
+        Row("fragmentation", case, subject, name, _unit(name), value, value, value)
+        for name, value in asdict(found).items()
+        if name != "page_size"
+    ]
+
+
+def _unit(name: str) -> str:
+    if name.endswith("_bytes"):
+        return "B"
+    return "pages" if name.startswith("pages") else ""
 
 
 def read_lengths(path: str | Path) -> list[tuple[int, int]]:

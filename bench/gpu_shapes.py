@@ -1,4 +1,4 @@
-"""The random models of `bench gpu`, by name: sizes only, so that no checkpoint is needed."""
+"""The random models of `bench gpu` and `small`, by name: sizes only, no checkpoint is needed."""
 
 import zlib
 from functools import partial
@@ -29,11 +29,12 @@ def llama(
     )
 
 
-# Llama 3.2 1B's sizes, and one for a try.
+# Llama 3.2 1B's sizes, one of 2 million parameters, and one for a try.
 SHAPES = {
     "llama-1b": llama(
         layers=16, width=2048, heads=32, kv_heads=8, head_dim=64, mlp=8192, vocab=128_256
     ),
+    "2m": llama(layers=4, width=128, heads=4, kv_heads=2, head_dim=32, mlp=512, vocab=8192),
     "tiny": llama(layers=2, width=48, heads=4, kv_heads=2, head_dim=12, mlp=64, vocab=97),
 }
 

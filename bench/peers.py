@@ -1,7 +1,11 @@
 """transformers as a subject: its model on our weights, under the names that it knows."""
 
+from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
+from bench.cases import Case, used_of
 from bench.runner import Rows, Run
 from jaxkv.spec.checkpoint import Checkpoint
 from jaxkv.spec.config import Mlp
@@ -40,7 +44,7 @@ class TransformersRunner:
             )
         )
         self.model = self.model.to(getattr(torch, dtype)).eval()
-        state = {name: torch.from_numpy(array) for name, array in _their_names(checkpoint)}
+        state = {name: torch.from_numpy(array) for name, array in their_names(checkpoint)}
         missing, unexpected = self.model.load_state_dict(state, strict=False)
         assert not unexpected
         assert set(missing) <= {"lm_head.weight"}  # tied
@@ -55,6 +59,12 @@ class TransformersRunner:
         """
         slots = capacity or len(prompts[0]) + budget
         return lambda: self._continue(prompts, budget, slots)
+
+    def slots_read(self, case: Case) -> int:
+        """Return how many slots of a row a step reads: a static cache is read whole."""
+        if self._cache == "dynamic":
+            return used_of(case)
+        return case.capacity or case.prompt + case.new
 
     def _continue(self, prompts: Rows, budget: int, slots: int) -> list[list[int]]:
         import torch
@@ -77,7 +87,7 @@ class TransformersRunner:
         return StaticCache(config=self.model.config, max_cache_len=slots)
 
 
-def _their_names(checkpoint: Checkpoint):
+def their_names(checkpoint: Checkpoint) -> Iterator[tuple[str, np.ndarray]]:
     """Yield transformers' name and the array of each weight, rotary rows in half-split order."""
     from torchkv.weights import half_split
 

@@ -6,14 +6,15 @@ are the floor, no prefill by those products can be faster.
 
 import argparse
 from collections.abc import Callable
+from dataclasses import replace
 
 from bench.cases import CASE_HELP, CASES, Case, differing, prompts_of
 from bench.floors import products
+from bench.llama_cpp import NAME, SAYS, LlamaBench, llama_bench
 from bench.rows import Row, report, rows_of
 from bench.runner import Runner
-from bench.runners import add_peers, subjects
+from bench.runners import add_peers, peers_of, subjects
 from bench.timing import interleaved, seconds
-from jaxkv.spec.checkpoint import Checkpoint
 from jaxkv.spec.source import open_source
 
 NAMES = ("b1-p16", "b1-p512", "b1-p2048", "b1-cap512-u300", "b1-cap8192-u300")
@@ -33,11 +34,14 @@ def main(options: argparse.Namespace) -> int:
         0; 1 if some ids differ: that case is then not timed.
     """
     checkpoint = open_source("smollm2")
-    with subjects(checkpoint, against=options.against, caches=options.caches) as runners:
-        return _measure(checkpoint, runners, options)
+    with (
+        subjects(checkpoint, **peers_of(options)) as runners,
+        llama_bench(checkpoint, options.llama_cpp) as others,
+    ):
+        return _measure(runners, others, options)
 
 
-def _measure(checkpoint: Checkpoint, runners: list[Runner], options: argparse.Namespace) -> int:
+def _measure(runners: list[Runner], others: list[LlamaBench], options: argparse.Namespace) -> int:
     rows: list[Row] = []
     failed = 0
     for name in options.cases or (QUICK if options.quick else NAMES):
@@ -47,10 +51,12 @@ def _measure(checkpoint: Checkpoint, runners: list[Runner], options: argparse.Na
             failed = 1
             continue
         measures = {runner.name: first_token(runner, case) for runner in runners}
+        measures |= {each.name: each.first_token(case) for each in others if case.batch == 1}
         measures["products"] = products(runners[0].model, tokens=case.batch * case.prompt)
         found = interleaved(measures, repeats=3 if options.quick else 7)
         floor = found["products"].median
-        rows += rows_of("prefill", case.name, "ttft_ms", found, floor=floor)
+        timed = rows_of("prefill", case.name, "ttft_ms", found, floor=floor)
+        rows += [replace(row, note=SAYS if row.subject == NAME else "") for row in timed]
     report(rows, options, about="time to first token, SmolLM2-135M, float32")
     return failed
 

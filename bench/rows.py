@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -109,16 +110,39 @@ def report(
         says: What may and may not be read from the table.
         figures: SVG by title, for the page.
     """
-    rows, found = list(rows), environment(precision=precision)
-    console = Console(highlight=False)
+    rows, console = list(rows), Console(highlight=False)
     console.print(_table(rows, about))
     for number, note in enumerate(notes_of(rows), 1):
         console.print(f"[{number}] {note}", markup=False)
     if says:
         console.print(says)
+    found = environment(precision=precision)
     console.print(words(found))
+    save(rows, options, about=about, found=found, says=says, figures=figures)
+
+
+def save(
+    rows: list[Row],
+    options: argparse.Namespace,
+    *,
+    about: str,
+    found: dict[str, Any],
+    says: str = "",
+    figures: Mapping[str, str] | None = None,
+) -> None:
+    """Write the rows where `--json` and `--html` say.
+
+    Args:
+        rows: In the order of the table.
+        options: With `json` and `html`, paths or None.
+        about: The title.
+        found: From `environment`.
+        says: What may and may not be read from the numbers.
+        figures: SVG by title, for the page.
+    """
     if options.json:
-        lines = [{"environment": found}, *(asdict(row) for row in rows)]
+        first = {"environment": found, "about": about, "says": says}
+        lines = [first, *(asdict(row) for row in rows)]
         Path(options.json).write_text("".join(json.dumps(line) + "\n" for line in lines))
     if getattr(options, "html", None):
         from bench.page import write
@@ -149,7 +173,7 @@ def _table(rows: list[Row], about: str) -> Table:
     left = ["case", "subject"] if one else ["case", "subject", "metric"]
     shows_floor = any(row.floor_share is not None for row in rows)
     shows_ratio = any(row.ratio is not None for row in rows)
-    table = Table(title=f"{about}: {_measured(*one)}" if one else about)
+    table = Table(title=f"{about}: {measured(*one)}" if one else about)
     right = ["median", "low", "high"] + ["ratio"] * shows_ratio + ["of floor"] * shows_floor
     for column in left:
         table.add_column(column, overflow="fold")
@@ -159,20 +183,22 @@ def _table(rows: list[Row], about: str) -> Table:
     if notes:
         table.add_column("note", justify="right")
     for row in rows:
-        cells = [row.case, row.subject] + [_measured(row.metric, row.unit)] * (one is None)
-        cells += [_number(x) for x in (row.median, row.low, row.high)]
-        cells += [_number(row.ratio)] * shows_ratio + [_number(row.floor_share)] * shows_floor
+        cells = [row.case, row.subject] + [measured(row.metric, row.unit)] * (one is None)
+        cells += [number(x) for x in (row.median, row.low, row.high)]
+        cells += [number(row.ratio)] * shows_ratio + [number(row.floor_share)] * shows_floor
         if notes:
             cells.append(f"\\[{notes.index(row.note) + 1}]" if row.note else "")
         table.add_row(*cells)
     return table
 
 
-def _measured(metric: str, unit: str) -> str:
+def measured(metric: str, unit: str) -> str:
+    """Return a metric with its unit, for a table."""
     return f"{metric}, {unit}" if unit else metric
 
 
-def _number(value: float | None) -> str:
+def number(value: float | None) -> str:
+    """Return a number for a table; '' for None."""
     if value is None:
         return ""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.2f}"

@@ -6,7 +6,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
+from bench.cases import Case, used_of
 from bench.elsewhere import RevisionRunner
+from bench.keras_runner import KerasRunner
 from bench.peers import TransformersRunner
 from bench.runner import Rows, Run, Runner
 from jaxkv.spec.checkpoint import Checkpoint
@@ -35,6 +37,15 @@ class TwinRunner:
             options["consume"] = True
             options["cache"] = self.allocate(batch=len(prompts), capacity=capacity)
         return lambda: self._generate(self.model, prompts, **options).new_tokens
+
+    def slots_read(self, case: Case) -> int:
+        """Return how many slots of a row a step reads: jaxkv a window, torchkv what is in use."""
+        if self.name != "jaxkv":
+            return used_of(case)
+        plan = importlib.import_module("jaxkv.planning").plan
+        prompts = [[0] * case.prompt] * case.batch
+        asked = {"max_new_tokens": case.new, "capacity": case.capacity}
+        return plan(self.model.config, prompts, **asked).reach
 
     def allocate(self, *, batch: int, capacity: int, layout: str = "contiguous") -> Any:
         """Return an empty cache whose buffers are there."""
@@ -68,11 +79,28 @@ def add_peers(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="also transformers with its static cache, eager or with its step compiled",
     )
+    parser.add_argument(
+        "--keras-hub",
+        metavar="PYTHON",
+        help="also keras-hub on JAX, in the environment of that interpreter",
+    )
+    parser.add_argument(
+        "--llama-cpp", metavar="PATH", help="also llama.cpp in F32: its program llama-bench"
+    )
+
+
+def peers_of(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the arguments of `subjects` that the options of `add_peers` say."""
+    return {name: getattr(options, name) for name in ("against", "caches", "keras_hub")}
 
 
 @contextmanager
 def subjects(
-    checkpoint: Checkpoint, *, against: Sequence[str] = (), caches: Sequence[str] = ()
+    checkpoint: Checkpoint,
+    *,
+    against: Sequence[str] = (),
+    caches: Sequence[str] = (),
+    keras_hub: str | None = None,
 ) -> Iterator[list[Runner]]:
     """Yield the subjects on a checkpoint's weights: both twins, peers, and transformers at last.
 
@@ -80,12 +108,17 @@ def subjects(
         checkpoint: SmolLM2; another revision opens it by that name.
         against: Git revisions of jaxkv.
         caches: Of transformers, beside its default, which is the baseline.
+        keras_hub: An interpreter that has keras-hub; None leaves it out.
 
     Raises:
-        SourceError: A revision is none, or cannot run.
+        SourceError: A revision is none, or another program cannot run.
     """
     with ExitStack() as ended:
-        others = [ended.enter_context(closing(RevisionRunner(each))) for each in against]
+        others: list[Runner] = [
+            ended.enter_context(closing(RevisionRunner(each))) for each in against
+        ]
+        if keras_hub is not None:
+            others.append(ended.enter_context(closing(KerasRunner(checkpoint, keras_hub))))
         yield [
             TwinRunner("jaxkv", checkpoint),
             TwinRunner("torchkv", checkpoint),

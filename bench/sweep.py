@@ -1,21 +1,24 @@
 """Batch alone, then context alone: where each subject's step grows, and where it stops fitting.
 
 A case that does not fit is a row that says so. It is not started where weights and cache alone are
-predicted to exceed the memory that is free; one that runs out of it anyway is told apart.
+predicted to exceed the memory that is free; one that runs out of it anyway is told apart, and so
+is one that a subject refuses.
 """
 
 import argparse
 from collections.abc import Callable
 
-from bench.cases import Case, differing, prompts_of
+from bench.cases import Case, differing, prompts_of, used_of
 from bench.decode import per_step
 from bench.floors import step_bytes, step_floor, weight_read
+from bench.llama_cpp import LlamaBench, llama_bench
 from bench.room import available_bytes, out_of_memory
 from bench.rows import Row, missing, report, rows_of
 from bench.runner import Runner
-from bench.runners import add_peers, subjects
+from bench.runners import add_peers, peers_of, subjects
 from bench.timing import interleaved
 from jaxkv.spec.checkpoint import Checkpoint
+from jaxkv.spec.errors import JaxkvError, Unsupported
 from jaxkv.spec.source import open_source
 
 BATCHES = (1, 2, 4, 8, 16, 32)
@@ -48,11 +51,19 @@ def main(options: argparse.Namespace) -> int:
         0; 1 if some ids differ: that case is then not timed.
     """
     checkpoint = open_source("smollm2")
-    with subjects(checkpoint, against=options.against, caches=options.caches) as runners:
-        return _measure(checkpoint, runners, options)
+    with (
+        subjects(checkpoint, **peers_of(options)) as runners,
+        llama_bench(checkpoint, options.llama_cpp) as others,
+    ):
+        return _measure(checkpoint, runners, others, options)
 
 
-def _measure(checkpoint: Checkpoint, runners: list[Runner], options: argparse.Namespace) -> int:
+def _measure(
+    checkpoint: Checkpoint,
+    runners: list[Runner],
+    others: list[LlamaBench],
+    options: argparse.Namespace,
+) -> int:
     read = weight_read(runners[0].model)
     rows: list[Row] = []
     failed = 0
@@ -67,10 +78,17 @@ def _measure(checkpoint: Checkpoint, runners: list[Runner], options: argparse.Na
         measures: dict[str, Callable[[], float]] = {
             runner.name: per_step(runner, case) for runner in fit
         }
+        for each in others:
+            try:
+                measures[each.name] = each.per_step(case)
+            except Unsupported as error:
+                rows.append(missing("sweep", case.name, each.name, METRIC, "ms", _why(error)))
         found = interleaved({**measures, "weight-read": read}, repeats=3 if options.quick else 5)
-        used = case.prompt + case.new // 2
         floor = step_floor(
-            checkpoint.config, found.pop("weight-read").median, batch=case.batch, used=used
+            checkpoint.config,
+            found.pop("weight-read").median,
+            batch=case.batch,
+            used=used_of(case),
         )
         rows += rows_of("sweep", case.name, METRIC, found, floor=floor)
     report(rows, options, about="batch alone, then context alone, SmolLM2-135M, float32")
@@ -93,9 +111,21 @@ def fitting(
         if needed > free:
             note = f"not run: needs {needed / 1e9:.1f} GB at least, {free / 1e9:.1f} GB are free"
         else:
-            note = out_of_memory(runner.prepare(prompts_of(case), 1, capacity=case.capacity))
+            note = _refusal(runner, case)
         if note is None:
             fit.append(runner)
         else:
             rows.append(missing("sweep", case.name, runner.name, METRIC, "ms", note))
     return fit, rows
+
+
+def _refusal(runner: Runner, case: Case) -> str | None:
+    """Return why a subject cannot run a case: its memory, or that it refuses; else None."""
+    try:
+        return out_of_memory(runner.prepare(prompts_of(case), 1, capacity=case.capacity))
+    except JaxkvError as error:
+        return _why(error)
+
+
+def _why(error: JaxkvError) -> str:
+    return f"unsupported: {str(error).splitlines()[0][:160]}"

@@ -4,12 +4,15 @@ import argparse
 import json
 
 import pytest
+import torch
 
-from bench import memory, scores, startup, sweep
+from bench import memory, parts, scores, small, startup, sweep
 from bench.__main__ import main
 from bench.cases import Case
 from bench.floors import step_bytes, step_floor
 from bench.room import out_of_memory
+from bench.timing import Spread
+from jaxkv.spec.errors import CapacityError
 from jaxkv.spec.source import open_source
 
 CONFIG = open_source("reference").config
@@ -70,6 +73,18 @@ def test_a_subject_that_runs_out_of_memory_is_a_row_and_the_others_go_on(prompts
 
     assert [runner.name for runner in fit] == ["small"]
     assert [(row.subject, row.note[:14]) for row in rows] == [("large", "out of memory:")]
+
+
+def test_a_case_that_a_subject_refuses_is_a_row_that_says_unsupported(prompts):
+    fit, rows = sweep.fitting(
+        Case("b1", batch=1, prompt=2, new=2),
+        [Stub("short", CapacityError("plan: too long")), Stub("other")],
+        needed=0,
+        free=1,
+    )
+
+    assert [runner.name for runner in fit] == ["other"]
+    assert [(row.subject, row.note) for row in rows] == [("short", "unsupported: plan: too long")]
 
 
 def test_another_error_is_not_taken_for_a_lack_of_memory():
@@ -136,6 +151,22 @@ def test_predicted_and_allocated_bytes_are_equal(tmp_path):
     numbers = {(row["subject"], row["metric"]): row["median"] for row in rows}
     assert numbers["jaxkv-contiguous", "allocated"] == 2 * 24 * BYTES_OF_A_TOKEN + 24
     assert numbers["jaxkv-paged", "predicted"] == numbers["jaxkv-paged", "allocated"]
+
+
+def test_host_overhead_is_what_a_call_takes_beyond_its_program():
+    found = {name: Spread(ms, ms, ms) for name, ms in (("jaxkv", 6.0), ("program", 5.0))}
+
+    assert small.overhead("a case", found).median == pytest.approx(0.2)
+
+
+def test_shares_of_a_profile_are_all_of_the_call():
+    x = torch.ones(64, 64)
+
+    shares = parts.torch_shares(lambda: torch.softmax(x @ x, -1) + x)
+
+    assert sum(shares.values()) == pytest.approx(1)
+    assert all(shares[name] > 0 for name in ("products", "attention", "other operators"))
+    assert "% products" in parts.words(shares)
 
 
 def test_a_start_tells_its_stages(tmp_path):

@@ -66,9 +66,11 @@ def test_the_command_prints_what_it_counted_and_no_universal_number(tmp_path, ca
     printed = capsys.readouterr().out
     assert "21.88%" in printed
     assert "others find other numbers" in printed
-    lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
-    assert [line["page_size"] for line in lines] == [4, 7]
-    assert lines[0]["pages_peak"] == 3
+    first, *lines = map(json.loads, (tmp_path / "out.jsonl").read_text().splitlines())
+    assert first["environment"]["versions"]["jax"]
+    peaks = {line["subject"]: line["median"] for line in lines if line["metric"] == "pages_peak"}
+    assert list(peaks) == ["pages of 4", "pages of 7"]
+    assert peaks["pages of 4"] == 3
 
 
 @pytest.mark.parametrize("name", ["synthetic.json", "agent-steps.json"])
