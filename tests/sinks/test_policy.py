@@ -183,6 +183,22 @@ def test_the_two_variants_differ_once_something_is_dropped(twin):
     assert (np.abs(left - right).max((0, 2, 3))[8:] > 1e-3).all()
 
 
+@both
+def test_the_twins_hold_the_same_keys_and_values_slot_by_slot(layout):
+    held = []
+    for twin in TWINS:
+        one = alone(twin, layout, slack=2)
+        for counts in ([14, 9, 3], 1, 7):
+            one.feed(draw(13, T), counts)
+        held.append([np.asarray(x) for x in one.caches.read(one.cache, 0)])
+
+    (k, v, position, valid), (other_k, other_v, *marks) = held
+    np.testing.assert_array_equal(position[valid], marks[0][valid])
+    np.testing.assert_array_equal(valid, marks[1])
+    np.testing.assert_allclose(k[valid], other_k[valid], rtol=0, atol=1e-13)
+    np.testing.assert_array_equal(v[valid], other_v[valid])
+
+
 @each
 @both
 def test_the_promises_fresh_and_clean_change_nothing(twin, layout):
