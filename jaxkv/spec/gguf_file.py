@@ -114,7 +114,7 @@ def _read_header(path: Path) -> tuple[dict[str, Any], "dict[str, gguf.ReaderTens
             kind, count, start = int(head[0][0]), int(head[1][0]), orig_offs + 12
             types = [gguf.GGUFValueType.ARRAY, gguf.GGUFValueType(kind)]
             if kind == gguf.GGUFValueType.STRING and count:
-                end, strings = string_parts(memoryview(self.data), start, count, _cut)
+                end, strings = string_parts(self.data.data, start, count, _cut)
                 indices = range(2, 2 + count)
                 return end - orig_offs, [*head, *strings], indices, types
             numbers = self.gguf_scalar_to_np.get(types[1])

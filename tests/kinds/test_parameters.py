@@ -1,4 +1,4 @@
-"""The nested dict that jaxkv's functions take is the one that Flax gives, for every kind of part."""
+"""The nested dict that jaxkv's functions take is what Flax gives, for all kinds of parts."""
 
 import jax
 import pytest
