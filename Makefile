@@ -7,7 +7,7 @@ MODEL := .venv/.model
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 EACH_CORE := -n auto --dist loadfile
 
-.PHONY: demo test test-deep lint bench crosscheck
+.PHONY: demo test test-deep test-wild lint bench crosscheck
 
 demo: $(MODEL)
 	@$(BIN)/python -m bench.demo
@@ -17,6 +17,11 @@ test: $(MODEL)
 
 test-deep: $(MODEL)
 	JAXKV_DEEP=1 $(ONE_THREAD) $(BIN)/python -m pytest $(EACH_CORE)
+
+# Other packages and older releases, each in an environment of its own under .wild/.
+test-wild: $(READY)
+	$(BIN)/python -m tests.wild.environments
+	JAXKV_WILD=1 $(ONE_THREAD) $(BIN)/python -m pytest tests/wild
 
 lint: $(READY)
 	$(BIN)/ruff check .

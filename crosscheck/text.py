@@ -15,6 +15,11 @@ COLUMNS = f"{'dtype':<9}{'verdict':<13}{'worst':>7}{'passes at':>11}{'cases':>7}
 VERDICTS = ("pass", "fail", "error", "inconclusive", "blind", "unsupported")
 NAMED = 3
 
+UNNAMED = (
+    "no fault of the dictionary explains it. A subject that has no kv, positions or visible yet: "
+    "give them, then more faults can be tried"
+)
+
 
 def report_lines(
     report: Report, verdict: str, *, saved: Mapping[int, str] | None = None
@@ -132,7 +137,7 @@ def meaning(diagnosis: Sequence[Diagnosis], *, told: Set[str] = frozenset()) -> 
     from crosscheck.faults import FAULTS
 
     if not diagnosis:
-        return "no fault of the dictionary explains it"
+        return UNNAMED
     best, *others = diagnosis
     words = f"{best.fault} ({best.score:.2f})"
     if best.fault in told:
@@ -191,7 +196,7 @@ def diagnosis_lines(diagnosis: Iterable[Diagnosis]) -> Iterator[str]:
 
     found = list(diagnosis)
     if not found:
-        yield "  no fault of the dictionary explains it"
+        yield f"  {UNNAMED}"
     for each in found:
         yield f"  {each.score:4.2f}  {each.fault}: {each.evidence}"
     if found and (fault := FAULTS.get(found[0].fault)):

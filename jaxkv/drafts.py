@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxkv import acceptance, sampling
 from jaxkv.caches import Cache
-from jaxkv.loop import Terms, Text
+from jaxkv.loop import Terms, Text, wanted
 from jaxkv.model import Params, forward
 from jaxkv.pytree import pytree, static
 from jaxkv.spec.config import ModelConfig
@@ -161,7 +161,8 @@ def draft_ahead(
             draft.params, ids_B2, cache, count_B, config=draft.config, clean=True, last_only=True
         )
         assert after is not None  # forward returns a cache for a cache
-        next_B, q_BV = draw_drafts(logits_B1V, terms, text.length_B + at)
+        known = tokens_BS, text.length_B + at, text.new_B + at
+        next_B, q_BV = draw_drafts(logits_B1V, terms, *known)
         to_B = jnp.where(want_B > at, text.length_B + at, slots)
         tokens_BS = tokens_BS.at[row_B, to_B].set(next_B, mode="drop")
         if q_BKV is not None and q_BV is not None:
@@ -178,7 +179,11 @@ def draft_ahead(
 
 
 def draw_drafts(
-    logits_B1V: Float[Array, "B 1 V"], terms: Terms, place_B: Int[Array, " B"]
+    logits_B1V: Float[Array, "B 1 V"],
+    terms: Terms,
+    tokens_BS: Int[Array, "B S"],
+    length_B: Int[Array, " B"],
+    new_B: Int[Array, " B"],
 ) -> tuple[Int[Array, " B"], Float[Array, "B V"] | None]:
     """Return a drafted token a row, and the probabilities that they were drawn from.
 
@@ -186,11 +191,14 @@ def draw_drafts(
 
     Args:
         logits_B1V: Of whatever drafts.
-        terms: Drafts are drawn as the rows' tokens are.
-        place_B: int32, of the token in the text.
+        terms: Drafts are taken as the rows' tokens are.
+        tokens_BS: int32 texts with the drafts so far.
+        length_B: int32, tokens of each with them.
+        new_B: int32, the last of them that are new.
     """
+    logits_BV = wanted(logits_B1V[:, 0], terms, tokens_BS, length_B, new_B)
     if terms.sampler is None:
-        return sampling.greedy(logits_B1V[:, 0]), None
-    q_BV = acceptance.probabilities(logits_B1V, terms.sampler)[:, 0]
-    number_B = sampling.uniform(terms.sampler.seed_B, place_B + terms.held_B, stream=DRAFTING)
+        return sampling.greedy(logits_BV), None
+    q_BV = acceptance.probabilities(logits_BV[:, None], terms.sampler)[:, 0]
+    number_B = sampling.uniform(terms.sampler.seed_B, terms.held_B + length_B, stream=DRAFTING)
     return acceptance.draw(q_BV, number_B), q_BV

@@ -304,6 +304,27 @@ def _feed(
     return text, logits_B1V[:, 0], cache
 
 
+def wanted(
+    logits_BV: Float[Array, "B V"],
+    terms: Terms,
+    tokens_BS: Int[Array, "B S"],
+    length_B: Int[Array, " B"],
+    new_B: Int[Array, " B"],
+) -> Float[Array, "B V"]:
+    """Return the logits that the next tokens are taken from: what the texts make of the model's.
+
+    Args:
+        logits_BV: The model's, for each row's next token.
+        terms: What each row wants.
+        tokens_BS: int32 texts from the left.
+        length_B: int32, tokens of each text.
+        new_B: int32, the last of them that are new.
+    """
+    if terms.processors is None:
+        return logits_BV
+    return process(logits_BV, terms.processors, tokens_BS, length_B, new_B, terms.end_E)
+
+
 def append(text: Text, logits_BV: Float[Array, "B V"], *, terms: Terms) -> Text:
     """Return the text with one more token in each active row.
 
@@ -314,10 +335,7 @@ def append(text: Text, logits_BV: Float[Array, "B V"], *, terms: Terms) -> Text:
         logits_BV: The model's for each row's next token.
         terms: What each row wants.
     """
-    wanted_BV = logits_BV
-    if terms.processors is not None:
-        tokens = (text.tokens_BS, text.length_B, text.new_B)
-        wanted_BV = process(logits_BV, terms.processors, *tokens, terms.end_E)
+    wanted_BV = wanted(logits_BV, terms, text.tokens_BS, text.length_B, text.new_B)
     if terms.sampler is None:
         next_B = sampling.greedy(wanted_BV)
     else:

@@ -180,26 +180,35 @@ def draft_mtp(
     last_B11 = jnp.maximum(count_B - 1, 0)[:, None, None]
     said_B1D = jnp.take_along_axis(said_BTD, last_B11, axis=1)
     said = project(params, said_B1D, config)
-    next_B, q_BV = draw_drafts(said, terms, text.length_B)
-    ids_BK = jnp.zeros((want_B.shape[0], k), jnp.int32).at[:, 0].set(next_B)
+    row_B = jnp.arange(want_B.shape[0], dtype=jnp.int32)
+
+    def put(tokens_BS: Array, next_B: Array, at: Any) -> Array:
+        to_B = jnp.where(want_B > at, text.length_B + at, slots)
+        return tokens_BS.at[row_B, to_B].set(next_B, mode="drop")
+
+    next_B, q_BV = draw_drafts(said, terms, text.tokens_BS, text.length_B, text.new_B)
+    tokens_BS = put(text.tokens_BS, next_B, 0)
     q_BKV = None if q_BV is None else jnp.zeros((len(q_BV), k, q_BV.shape[1]), q_BV.dtype)
     q_BKV = None if q_BV is None or q_BKV is None else q_BKV.at[:, 0].set(q_BV)
 
     def body(state: tuple[Any, ...]) -> tuple[Any, ...]:
-        at, ids_BK, q_BKV, said_B1D, cache = state
-        last_B1 = jax.lax.dynamic_slice_in_dim(ids_BK, at - 1, 1, axis=1)
+        at, tokens_BS, q_BKV, said_B1D, cache = state
+        place_B1 = jnp.minimum(text.length_B + at, slots)[:, None] - 1
+        last_B1 = jnp.take_along_axis(tokens_BS, place_B1, axis=1)
         count_B = (want_B > at).astype(jnp.int32)
         said_B1D, cache = predict(params, said_B1D, last_B1, cache, count_B, config=config)
         said = project(params, said_B1D, config)
-        next_B, q_BV = draw_drafts(said, terms, text.length_B + at)
-        put = jax.lax.dynamic_update_slice_in_dim
-        ids_BK = put(ids_BK, next_B[:, None], at, axis=1)
-        q_BKV = None if q_BV is None else put(q_BKV, q_BV[:, None], at, axis=1)
-        return at + 1, ids_BK, q_BKV, said_B1D, cache
+        known = tokens_BS, text.length_B + at, text.new_B + at
+        next_B, q_BV = draw_drafts(said, terms, *known)
+        if q_BV is not None:
+            q_BKV = jax.lax.dynamic_update_slice_in_dim(q_BKV, q_BV[:, None], at, axis=1)
+        return at + 1, put(tokens_BS, next_B, at), q_BKV, said_B1D, cache
 
-    first = jnp.ones((), jnp.int32), ids_BK, q_BKV, said_B1D, read
-    _, ids_BK, q_BKV, _, after = jax.lax.while_loop(
+    first = jnp.ones((), jnp.int32), tokens_BS, q_BKV, said_B1D, read
+    _, tokens_BS, q_BKV, _, after = jax.lax.while_loop(
         lambda state: state[0] < jnp.max(want_B), body, first
     )
     after = caches.rollback(after, held_B + count_B)
+    ahead_BK = text.length_B[:, None] + jnp.arange(k, dtype=jnp.int32)
+    ids_BK = jnp.take_along_axis(tokens_BS, jnp.minimum(ahead_BK, slots - 1), axis=1)
     return Drafts(ids_BK, want_B, q_BKV), replace(mtp, cache=after)

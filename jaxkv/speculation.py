@@ -15,10 +15,11 @@ from jaxkv import acceptance, caches, sampling
 from jaxkv.block import Tap
 from jaxkv.caches import Cache
 from jaxkv.drafts import DraftModel, Drafts, PromptLookup, draft_ahead, look_up, open_draft
-from jaxkv.loop import Terms, Text, extend, prefill, start
+from jaxkv.loop import Terms, Text, extend, prefill, start, wanted
 from jaxkv.model import Params, forward
 from jaxkv.mtp import MtpDraft, Stream, draft_mtp, open_mtp
 from jaxkv.pytree import pytree
+from jaxkv.sampling import TopTokens
 from jaxkv.spec.config import ModelConfig
 from jaxkv.stack import no_tap
 
@@ -67,6 +68,8 @@ def run(
     fresh: bool,
     rectangular: bool,
     clean: bool,
+    logprobs: bool = False,
+    top: int = 0,
 ) -> tuple[Text, Cache, Tally]:
     """Return the finished texts, the cache and the tally: prefill and rounds, in one function.
 
@@ -85,9 +88,12 @@ def run(
         fresh: Whether the cache is empty.
         rectangular: Whether all rows have one length and one count.
         clean: Whether the cache's unused slots hold finite numbers; else they are scrubbed once.
+        logprobs: Whether the texts carry them.
+        top: Of how many of the likeliest tokens too.
     """
     batch, width = ids_BT.shape
-    text = start(ids_BT, count_B, terms.budget_B, slots=max(reach + 1, width), logprobs=False)
+    room: dict[str, Any] = {"slots": max(reach + 1, width), "logprobs": logprobs, "top": top}
+    text = start(ids_BT, count_B, terms.budget_B, **room)
     sizes: dict[str, Any] = {"config": config, "width": width, "reach": reach}
     promises: dict[str, Any] = {"fresh": fresh, "rectangular": rectangular, "clean": clean}
     first = jnp.zeros((), jnp.int32)
@@ -150,8 +156,9 @@ def verify(
     ids_BT = jnp.concatenate([last_B1, drafts.ids_BK], axis=1)
     logits_BTV, after = forward(params, ids_BT, cache, taken_B, config=config, clean=True, tap=tap)
     assert after is not None  # forward returns a cache for a cache
-    kept_B, next_B = _judge(logits_BTV, drafts, drafted_B, text, terms)
-    text, new_B = _append(text, ids_BT, kept_B, next_B, terms)
+    wanted_BTV = _wanted(logits_BTV, drafts, text, terms)
+    kept_B, next_B = _judge(wanted_BTV, drafts, drafted_B, text, terms)
+    text, new_B = _append(text, ids_BT, kept_B, next_B, terms, logits_BTV)
     accepted_B = jnp.minimum(kept_B, new_B)
     missed_B = jnp.where(accepted_B > 0, 0, tally.missed_B + (drafted_B > 0))
     pause_B = 1 << jnp.clip(missed_B - 1, 0, 16)
@@ -241,6 +248,21 @@ def _step(
     return text, cache, tally, stream_BTD
 
 
+def _wanted(logits_BTV: Array, drafts: Drafts, text: Text, terms: Terms) -> Array:
+    """Return what each place's token is taken from, all drafts before it kept."""
+    if terms.processors is None:
+        return logits_BTV
+    row_B1 = jnp.arange(logits_BTV.shape[0], dtype=jnp.int32)[:, None]
+    place_T = jnp.arange(logits_BTV.shape[1], dtype=jnp.int32)
+    to_BK = text.length_B[:, None] + place_T[:-1]
+    tokens_BS = text.tokens_BS.at[row_B1, to_BK].set(drafts.ids_BK, mode="drop")
+
+    def one(logits_BV: Array, place: Array) -> Array:
+        return wanted(logits_BV, terms, tokens_BS, text.length_B + place, text.new_B + place)
+
+    return jax.vmap(one, (1, 0), 1)(logits_BTV, place_T)
+
+
 def _judge(
     logits_BTV: Array, drafts: Drafts, count_B: Array, text: Text, terms: Terms
 ) -> tuple[Array, Array]:
@@ -258,7 +280,7 @@ def _judge(
 
 
 def _append(
-    text: Text, ids_BT: Array, kept_B: Array, next_B: Array, terms: Terms
+    text: Text, ids_BT: Array, kept_B: Array, next_B: Array, terms: Terms, logits_BTV: Array
 ) -> tuple[Text, Array]:
     """Return the texts with the kept drafts and the token after them, up to an end; how many."""
     row_B1 = jnp.arange(next_B.shape[0], dtype=jnp.int32)[:, None]
@@ -273,9 +295,22 @@ def _append(
     to_BT = text.length_B[:, None] + place_T
     to_BT = jnp.where(place_T < new_B[:, None], to_BT, text.tokens_BS.shape[1])
     total_B = text.new_B + new_B
+
+    def put(x: Array, at_places: Array) -> Array:
+        return x.at[row_B1, to_BT].set(at_places, mode="drop")
+
+    logprob_BS, top = text.logprob_BS, text.top
+    if logprob_BS is not None:
+        logprob_BS = put(logprob_BS, jax.vmap(sampling.logprob, 1, 1)(logits_BTV, new_BT))
+    if top is not None:
+        likeliest = partial(sampling.top_logprobs, top=top.id_BSA.shape[2])
+        id_BTA, logprob_BTA = jax.vmap(likeliest, 1, 1)(logits_BTV)
+        top = TopTokens(put(top.id_BSA, id_BTA), put(top.logprob_BSA, logprob_BTA))
     appended = dataclasses.replace(
         text,
-        tokens_BS=text.tokens_BS.at[row_B1, to_BT].set(new_BT, mode="drop"),
+        tokens_BS=put(text.tokens_BS, new_BT),
+        logprob_BS=logprob_BS,
+        top=top,
         length_B=text.length_B + new_B,
         new_B=total_B,
         active_B=text.active_B & ~has_ended_B & (total_B < terms.budget_B),

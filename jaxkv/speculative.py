@@ -24,7 +24,9 @@ from jaxkv.loop import Text
 from jaxkv.model import Decoder, params_of
 from jaxkv.mtp import stack_of
 from jaxkv.planning import Plan
+from jaxkv.processor_settings import Bias
 from jaxkv.request import Request, check, device_arrays, new_cache
+from jaxkv.results import Generated, collect, nothing_new, plan_logprobs
 from jaxkv.speculation import Tally, run
 
 
@@ -48,6 +50,9 @@ class Speculated:
             and of a row that ended with a draft this one and those after it.
         steps_B: int32, forwards of each row after its prompt's; each adds a token to the kept
             drafts.
+        logprobs: See `Generated`, as for the two that follow.
+        top_ids: The likeliest ids at each new token's place.
+        top_logprobs: Their log-probabilities.
     """
 
     tokens: list[list[int]]
@@ -60,6 +65,9 @@ class Speculated:
     accepted_B: np.ndarray
     rolled_back_B: np.ndarray
     steps_B: np.ndarray
+    logprobs: list[np.ndarray] | None = None
+    top_ids: list[np.ndarray] | None = None
+    top_logprobs: list[np.ndarray] | None = None
 
 
 def speculate(
@@ -76,6 +84,12 @@ def speculate(
     top_p: float | Sequence[float] = 1.0,
     min_p: float | Sequence[float] = 0.0,
     seeds: int | Sequence[int] = 0,
+    repetition_penalty: float | Sequence[float] = 1.0,
+    presence_penalty: float | Sequence[float] = 0.0,
+    frequency_penalty: float | Sequence[float] = 0.0,
+    logit_bias: Bias | Sequence[Bias | None] | None = None,
+    min_new_tokens: int | Sequence[int] = 0,
+    logprobs: bool | int = False,
     capacity: int | None = None,
     layout: str = "contiguous",
     slack: int = 0,
@@ -110,6 +124,13 @@ def speculate(
         top_p: See `plan_sampling`.
         min_p: See `plan_sampling`.
         seeds: A row's draws follow from its own seed and its text.
+        repetition_penalty: See `generate`, as for the four that follow: a token is judged by what
+            the text with all kept drafts before it makes of the model's logits.
+        presence_penalty: Of new tokens.
+        frequency_penalty: Of new tokens, as often as they came.
+        logit_bias: Added to the logits of the ids named.
+        min_new_tokens: New tokens before any end token.
+        logprobs: See `generate`.
         capacity: Tokens that a row can hold; drafts need no more than the text.
         layout: One that can take tokens back: not "sinks", nor "quantized" in the order "kivi".
         slack: Of a cache made here; at least k + 1 is taken.
@@ -147,7 +168,15 @@ def speculate(
             "min_p": min_p,
             "seeds": seeds,
         },
+        processing={
+            "repetition_penalty": repetition_penalty,
+            "presence_penalty": presence_penalty,
+            "frequency_penalty": frequency_penalty,
+            "logit_bias": logit_bias,
+            "min_new_tokens": min_new_tokens,
+        },
     )
+    asked, top = plan_logprobs("speculate", logprobs, model.config.vocab_size)
     found = request.plan
     check_model(model, found)
     check_draft(model, draft, found, has_cache=cache is not None)
@@ -157,7 +186,8 @@ def speculate(
     else:
         check_cache(cache, k)
     if not found.budget_B.any():
-        return _nothing_new(found, cache if keep_cache else None)
+        none = nothing_new(request, cache if keep_cache else None, logprobs=asked, top=top)
+        return _speculated(none, [np.zeros_like(found.count_B) for _ in range(4)])
     is_own = cache is None
     if cache is None:
         cache = new_cache(
@@ -171,7 +201,15 @@ def speculate(
         )
     before = programs.PROGRAMS.traces
     text, cache, tally = _run(
-        model, draft, request, cache, k=k, clean=is_own, donate=is_own or consume
+        model,
+        draft,
+        request,
+        cache,
+        k=k,
+        clean=is_own,
+        donate=is_own or consume,
+        logprobs=asked,
+        top=top,
     )
     traced = programs.PROGRAMS.traces - before
     return _collect(found, text, tally, traced, cache if keep_cache else None)
@@ -186,6 +224,8 @@ def _run(
     k: int,
     clean: bool,
     donate: bool,
+    logprobs: bool,
+    top: int,
 ) -> tuple[Text, Cache, Tally]:
     found = request.plan
     text, cache, tally = programs.PROGRAMS.jitted(run, donate=("cache",) if donate else ())(
@@ -200,6 +240,8 @@ def _run(
         fresh=not found.held_B.any(),
         rectangular=found.rectangular,
         clean=clean,
+        logprobs=logprobs,
+        top=top,
     )
     caches.check(cache)
     return text, cache, tally
@@ -218,28 +260,25 @@ def _drafter(
     return DraftModel(params_of(draft), cache, config) if isinstance(draft, Decoder) else cache
 
 
-def _nothing_new(found: Plan, cache: Cache | None) -> Speculated:
-    pairs = zip(found.ids_BT, found.count_B, strict=True)
-    rows = [row[:count].tolist() for row, count in pairs]
-    none_B = np.zeros_like(found.count_B)
-    counts = (none_B.copy() for _ in range(4))
-    return Speculated(rows, [[] for _ in rows], found.count_B, none_B, 0, cache, *counts)
-
-
 def _collect(
     found: Plan, text: Text, tally: Tally, compilations: int, cache: Cache | None
 ) -> Speculated:
-    tokens_BS, length_B = np.asarray(text.tokens_BS), np.array(text.length_B)
-    rows = [row[:end].tolist() for row, end in zip(tokens_BS, length_B.tolist(), strict=True)]
-    counts = found.count_B.tolist()
-    # Copies: a view would keep the device array alive with the result.
     told = (tally.drafted_B, tally.accepted_B, tally.rolled_back_B, tally.steps_B)
+    # Copies: a view would keep the device's array alive with the result.
+    counts = [np.array(count_B) for count_B in told]
+    return _speculated(collect(found, None, text, compilations, cache), counts)
+
+
+def _speculated(done: Generated, counts: list[np.ndarray]) -> Speculated:
     return Speculated(
-        rows,
-        [row[count:] for row, count in zip(rows, counts, strict=True)],
-        length_B,
-        np.array(text.forwarded_B),
-        compilations,
-        cache,
-        *(np.array(count_B) for count_B in told),
+        done.tokens,
+        done.new_tokens,
+        done.length_B,
+        done.forwarded_positions_B,
+        done.compilations,
+        done.cache,
+        *counts,
+        logprobs=done.logprobs,
+        top_ids=done.top_ids,
+        top_logprobs=done.top_logprobs,
     )

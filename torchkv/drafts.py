@@ -13,7 +13,7 @@ from jaxkv.spec.config import ModelConfig
 from jaxkv.spec.errors import RequestError
 from torchkv import acceptance, sampling
 from torchkv.caches import Cache
-from torchkv.loop import Terms, Text
+from torchkv.loop import Terms, Text, wanted
 from torchkv.model import Params, forward
 
 DRAFTING = 2
@@ -145,7 +145,7 @@ def draft_ahead(
 
     Cost: as many steps of the draft model as the row that wants most.
     """
-    cache = draft.cache
+    cache, tokens_BS = draft.cache, text.tokens_BS.clone()
     drafted: list[Array] = []
     q: list[Array] = []
     for at in range(int(want_B.max())):
@@ -163,7 +163,11 @@ def draft_ahead(
         )
         assert after is not None  # forward returns a cache for a cache
         cache = after
-        next_B, q_BV = draw_drafts(logits_B1V, terms, text.length_B + at)
+        known = tokens_BS, text.length_B + at, text.new_B + at
+        next_B, q_BV = draw_drafts(logits_B1V, terms, *known)
+        # Beyond a row's room there is no row that wants a draft.
+        place_B1 = (text.length_B.long() + at).clamp(max=tokens_BS.shape[1] - 1).unsqueeze(1)
+        tokens_BS.scatter_(1, place_B1, next_B.unsqueeze(1))
         drafted.append(next_B)
         q += [] if q_BV is None else [q_BV]
     ids_BK = torch.stack([*drafted, *[torch.zeros_like(want_B)] * (k - len(drafted))], 1)
@@ -171,7 +175,11 @@ def draft_ahead(
 
 
 def draw_drafts(
-    logits_B1V: Float[Array, "B 1 V"], terms: Terms, place_B: Int[Array, " B"]
+    logits_B1V: Float[Array, "B 1 V"],
+    terms: Terms,
+    tokens_BS: Int[Array, "B S"],
+    length_B: Int[Array, " B"],
+    new_B: Int[Array, " B"],
 ) -> tuple[Int[Array, " B"], Float[Array, "B V"] | None]:
     """Return a drafted token a row, and the probabilities that they were drawn from.
 
@@ -179,11 +187,14 @@ def draw_drafts(
 
     Args:
         logits_B1V: Of whatever drafts.
-        terms: Drafts are drawn as the rows' tokens are.
-        place_B: int32, of the token in the text.
+        terms: Drafts are taken as the rows' tokens are.
+        tokens_BS: int32 texts with the drafts so far.
+        length_B: int32, tokens of each with them.
+        new_B: int32, the last of them that are new.
     """
+    logits_BV = wanted(logits_B1V[:, 0], terms, tokens_BS, length_B, new_B)
     if terms.sampler is None:
-        return sampling.greedy(logits_B1V[:, 0]), None
-    q_BV = acceptance.probabilities(logits_B1V, terms.sampler)[:, 0]
-    number_B = sampling.uniform(terms.sampler.seed_B, terms.held_B + place_B, stream=DRAFTING)
+        return sampling.greedy(logits_BV), None
+    q_BV = acceptance.probabilities(logits_BV[:, None], terms.sampler)[:, 0]
+    number_B = sampling.uniform(terms.sampler.seed_B, terms.held_B + length_B, stream=DRAFTING)
     return acceptance.draw(q_BV, number_B), q_BV

@@ -190,6 +190,7 @@ def draft_mtp(
     Cost: as many steps of the module as the row that wants most.
     """
     cache, drafted, q = mtp.cache, [], []
+    tokens_BS = text.tokens_BS.clone()
     held_B, read_B = cache.length_B, (text.length_B - 1 - cache.length_B) * (want_B > 0)
     row_B, said_B1D = torch.arange(len(want_B), device=want_B.device), mtp.stream_BTD[:, :1]
     for at in range(int(want_B.max())):
@@ -204,7 +205,11 @@ def draft_mtp(
             last_B1, one_B = drafted[-1].unsqueeze(1), (want_B > at).int()
             said_B1D, cache = predict(params, said_B1D, last_B1, cache, one_B, config=config)
         said = project(params, said_B1D, config)
-        next_B, q_BV = draw_drafts(said, terms, text.length_B + at)
+        known = tokens_BS, text.length_B + at, text.new_B + at
+        next_B, q_BV = draw_drafts(said, terms, *known)
+        # Beyond a row's room there is no row that wants a draft.
+        place_B1 = (text.length_B.long() + at).clamp(max=tokens_BS.shape[1] - 1).unsqueeze(1)
+        tokens_BS.scatter_(1, place_B1, next_B.unsqueeze(1))
         drafted.append(next_B)
         q += [] if q_BV is None else [q_BV]
     cache = caches.rollback(cache, torch.minimum(cache.length_B, held_B + read_B))

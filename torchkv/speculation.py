@@ -16,7 +16,7 @@ from torchkv import acceptance, caches, sampling
 from torchkv.block import Tap
 from torchkv.caches import Cache
 from torchkv.drafts import DraftModel, Drafts, PromptLookup, draft_ahead, look_up, open_draft
-from torchkv.loop import Terms, Text, extend, prefill, start
+from torchkv.loop import Terms, Text, extend, prefill, start, wanted
 from torchkv.model import Params, forward
 from torchkv.mtp import MtpDraft, Stream, draft_mtp, open_mtp
 from torchkv.stack import no_tap
@@ -70,6 +70,8 @@ def run(
     fresh: bool,
     rectangular: bool,
     clean: bool,
+    logprobs: bool = False,
+    top: int = 0,
 ) -> tuple[Text, Cache, Tally]:
     """Return the finished texts, the cache and the tally: prefill, then rounds.
 
@@ -88,9 +90,12 @@ def run(
         fresh: Whether the cache is empty.
         rectangular: Whether all rows have one length and one count.
         clean: Whether the cache's unused slots hold finite numbers; else they are scrubbed once.
+        logprobs: Whether the texts carry them.
+        top: Of how many of the likeliest tokens too.
     """
     batch, width = ids_BT.shape
-    text = start(ids_BT, count_B, terms.budget_B, slots=max(reach + 1, width), logprobs=False)
+    room: dict[str, Any] = {"slots": max(reach + 1, width), "logprobs": logprobs, "top": top}
+    text = start(ids_BT, count_B, terms.budget_B, **room)
     sizes: dict[str, Any] = {"config": config, "width": width, "reach": reach}
     promises: dict[str, Any] = {"fresh": fresh, "rectangular": rectangular, "clean": clean}
     first = torch.zeros((), dtype=torch.int32, device=ids_BT.device)
@@ -181,9 +186,10 @@ def verify(
     ids_BT = torch.cat([last_B1, drafts.ids_BK], 1)[:, :width]
     logits_BTV, after = forward(params, ids_BT, cache, taken_B, config=config, clean=True, tap=tap)
     assert after is not None  # forward returns a cache for a cache
-    kept_B, next_B = _judge(logits_BTV, drafts, drafted_B, text, terms)
+    wanted_BTV = _wanted(logits_BTV, ids_BT, text, terms)
+    kept_B, next_B = _judge(wanted_BTV, drafts, drafted_B, text, terms)
     held_B = cache.length_B
-    text, new_B = _append(text, drafts, kept_B, next_B, terms)
+    text, new_B = _append(text, drafts, kept_B, next_B, terms, logits_BTV)
     accepted_B = torch.minimum(kept_B, new_B)
     failed_B = (drafted_B > 0) & (accepted_B == 0)
     missed_B = (tally.missed_B + failed_B).masked_fill(accepted_B > 0, 0)
@@ -201,6 +207,23 @@ def verify(
     if not _is_refused(after):
         after = caches.rollback(after, held_B + new_B)
     return text, after, tally
+
+
+def _wanted(logits_BTV: Array, ids_BT: Array, text: Text, terms: Terms) -> Array:
+    """Return what each place's token is taken from, all drafts before it kept."""
+    if terms.processors is None:
+        return logits_BTV
+    width, slots = ids_BT.shape[1], text.tokens_BS.shape[1]
+    # Room for the last token and all drafts, whatever a row's own budget leaves.
+    more_BT = text.tokens_BS.new_zeros(len(ids_BT), width)
+    tokens_BS, each = torch.cat([text.tokens_BS, more_BT], 1), []
+    first_B1 = text.length_B.long().unsqueeze(1) - 1
+    places = torch.arange(width, device=first_B1.device)
+    tokens_BS.scatter_(1, (first_B1 + places).clamp(max=slots + width - 1), ids_BT)
+    for i in range(width):
+        known = tokens_BS, text.length_B + i, text.new_B + i
+        each.append(wanted(logits_BTV[:, i], terms, *known))
+    return torch.stack(each, 1)
 
 
 def _judge(
@@ -222,7 +245,7 @@ def _judge(
 
 
 def _append(
-    text: Text, drafts: Drafts, kept_B: Array, next_B: Array, terms: Terms
+    text: Text, drafts: Drafts, kept_B: Array, next_B: Array, terms: Terms, logits_BTV: Array
 ) -> tuple[Text, Array]:
     """Return the texts with the kept drafts and the token after them, up to an end; how many."""
     ends, added, stopped = set(terms.end_E.tolist()), [], []
@@ -238,7 +261,9 @@ def _append(
         new = [*drafted[:kept], following] if is_active else []
         ended = [i for i, token in enumerate(new) if token in ends]
         new = new[: ended[0] + 1] if ended else new
-        text.tokens_BS[b, length : length + len(new)] = torch.tensor(new, dtype=torch.int32)
+        new_T, at = torch.tensor(new, dtype=torch.int32), slice(length, length + len(new))
+        text.tokens_BS[b, at] = new_T
+        _tell(text, b, at, new_T.to(logits_BTV.device), logits_BTV[b, : len(new)])
         added.append(len(new))
         stopped.append(bool(ended))
     device = text.length_B.device
@@ -252,6 +277,15 @@ def _append(
         active_B=text.active_B & ~has_ended_B & (total_B < terms.budget_B),
     )
     return appended, new_B
+
+
+def _tell(text: Text, b: int, at: slice, new_T: Array, logits_TV: Array) -> None:
+    """Write the log-probabilities of one row's new tokens, where they are wanted."""
+    if text.logprob_BS is not None and len(new_T):
+        text.logprob_BS[b, at] = sampling.logprob(logits_TV, new_T)
+    if text.top is not None and len(new_T):
+        id_TA, logprob_TA = sampling.top_logprobs(logits_TV, top=text.top.id_BSA.shape[2])
+        text.top.id_BSA[b, at], text.top.logprob_BSA[b, at] = id_TA, logprob_TA
 
 
 def _is_refused(cache: Cache) -> bool:

@@ -25,7 +25,9 @@ from torchkv.loop import Text
 from torchkv.model import Decoder, params_of
 from torchkv.mtp import stack_of
 from torchkv.planning import Plan
+from torchkv.processor_settings import Bias
 from torchkv.request import Request, check, device_arrays, new_cache
+from torchkv.results import Generated, collect, nothing_new, plan_logprobs
 from torchkv.speculation import Tally, run
 
 
@@ -49,6 +51,9 @@ class Speculated:
             and of a row that ended with a draft this one and those after it.
         steps_B: int32, forwards of each row after its prompt's; each adds a token to the kept
             drafts.
+        logprobs: See `Generated`, as for the two that follow.
+        top_ids: The likeliest ids at each new token's place.
+        top_logprobs: Their log-probabilities.
     """
 
     tokens: list[list[int]]
@@ -61,6 +66,9 @@ class Speculated:
     accepted_B: np.ndarray
     rolled_back_B: np.ndarray
     steps_B: np.ndarray
+    logprobs: list[np.ndarray] | None = None
+    top_ids: list[np.ndarray] | None = None
+    top_logprobs: list[np.ndarray] | None = None
 
 
 @torch.no_grad()
@@ -78,6 +86,12 @@ def speculate(
     top_p: float | Sequence[float] = 1.0,
     min_p: float | Sequence[float] = 0.0,
     seeds: int | Sequence[int] = 0,
+    repetition_penalty: float | Sequence[float] = 1.0,
+    presence_penalty: float | Sequence[float] = 0.0,
+    frequency_penalty: float | Sequence[float] = 0.0,
+    logit_bias: Bias | Sequence[Bias | None] | None = None,
+    min_new_tokens: int | Sequence[int] = 0,
+    logprobs: bool | int = False,
     capacity: int | None = None,
     layout: str = "contiguous",
     slack: int = 0,
@@ -112,6 +126,13 @@ def speculate(
         top_p: See `plan_sampling`.
         min_p: See `plan_sampling`.
         seeds: A row's draws follow from its own seed and its text.
+        repetition_penalty: See `generate`, as for the four that follow: a token is judged by what
+            the text with all kept drafts before it makes of the model's logits.
+        presence_penalty: Of new tokens.
+        frequency_penalty: Of new tokens, as often as they came.
+        logit_bias: Added to the logits of the ids named.
+        min_new_tokens: New tokens before any end token.
+        logprobs: See `generate`.
         capacity: Tokens that a row can hold; drafts need no more than the text.
         layout: One that can take tokens back: not "sinks", nor "quantized" in the order "kivi".
         slack: Of a cache made here; at least k + 1 is taken.
@@ -148,7 +169,15 @@ def speculate(
             "min_p": min_p,
             "seeds": seeds,
         },
+        processing={
+            "repetition_penalty": repetition_penalty,
+            "presence_penalty": presence_penalty,
+            "frequency_penalty": frequency_penalty,
+            "logit_bias": logit_bias,
+            "min_new_tokens": min_new_tokens,
+        },
     )
+    asked, top = plan_logprobs("speculate", logprobs, model.config.vocab_size)
     found = request.plan
     check_model(model, found)
     check_draft(model, draft, found, has_cache=cache is not None)
@@ -158,7 +187,8 @@ def speculate(
     else:
         check_cache(cache, k)
     if not found.budget_B.any():
-        return _nothing_new(found, cache if keep_cache else None)
+        none = nothing_new(request, cache if keep_cache else None, logprobs=asked, top=top)
+        return _speculated(none, [np.zeros_like(found.count_B) for _ in range(4)])
     is_own = cache is None
     if cache is None:
         cache = new_cache(
@@ -172,7 +202,9 @@ def speculate(
         )
     elif not consume:
         cache = caches.fork(cache)
-    text, cache, tally = _run(model, draft, request, cache, k=k, clean=is_own)
+    text, cache, tally = _run(
+        model, draft, request, cache, k=k, clean=is_own, logprobs=asked, top=top
+    )
     return _collect(found, text, tally, cache if keep_cache else None)
 
 
@@ -184,6 +216,8 @@ def _run(
     *,
     k: int,
     clean: bool,
+    logprobs: bool,
+    top: int,
 ) -> tuple[Text, Cache, Tally]:
     found = request.plan
     device = model.embed.device
@@ -199,6 +233,8 @@ def _run(
         fresh=not found.held_B.any(),
         rectangular=found.rectangular,
         clean=clean,
+        logprobs=logprobs,
+        top=top,
     )
     caches.check(cache)
     return text, cache, tally
@@ -220,28 +256,23 @@ def _drafter(
     return cache if own is None else DraftModel(params_of(own), cache, config)
 
 
-def _nothing_new(found: Plan, cache: Cache | None) -> Speculated:
-    pairs = zip(found.ids_BT, found.count_B, strict=True)
-    rows = [row[:count].tolist() for row, count in pairs]
-    none_B = np.zeros_like(found.count_B)
-    counts = (none_B.copy() for _ in range(4))
-    return Speculated(rows, [[] for _ in rows], found.count_B, none_B, None, cache, *counts)
-
-
 def _collect(found: Plan, text: Text, tally: Tally, cache: Cache | None) -> Speculated:
-    lengths, counts = text.length_B.tolist(), found.count_B.tolist()
-    rows = [ids[:n] for ids, n in zip(text.tokens_BS.tolist(), lengths, strict=True)]
-    # Copies: a view would keep the tensor alive with the result.
     told = (tally.drafted_B, tally.accepted_B, tally.rolled_back_B, tally.steps_B)
-    length_B, forwarded_B, *of_drafts = (
-        x_B.cpu().numpy().copy() for x_B in (text.length_B, text.forwarded_B, *told)
-    )
+    # Copies: a view would keep the device's array alive with the result.
+    counts = [count_B.cpu().numpy().copy() for count_B in told]
+    return _speculated(collect(found, None, text, None, cache), counts)
+
+
+def _speculated(done: Generated, counts: list[np.ndarray]) -> Speculated:
     return Speculated(
-        rows,
-        [row[count:] for row, count in zip(rows, counts, strict=True)],
-        length_B,
-        forwarded_B,
-        None,
-        cache,
-        *of_drafts,
+        done.tokens,
+        done.new_tokens,
+        done.length_B,
+        done.forwarded_positions_B,
+        done.compilations,
+        done.cache,
+        *counts,
+        logprobs=done.logprobs,
+        top_ids=done.top_ids,
+        top_logprobs=done.top_logprobs,
     )

@@ -1,9 +1,30 @@
 """Which adapter an object needs, told by its own class, without importing a framework."""
 
+import importlib
+from collections.abc import Mapping
 from typing import Any
 
 from crosscheck.errors import CrosscheckError
 from crosscheck.subjects.functions import from_functions
+
+# Base class -> kind; a package's own class stands before the framework's that it is made of.
+KINDS: Mapping[str, str] = {
+    "transformers.modeling_utils.PreTrainedModel": "transformers",
+    "litgpt.model.GPT": "litgpt",
+    "x_transformers.x_transformers.TransformerWrapper": "x_transformers",
+    "torch.nn.modules.module.Module": "torch",
+    "flax.nnx.module.Module": "nnx",
+    "flax.nnx.pytreelib.Pytree": "nnx",
+    "flax.linen.module.Module": "linen",
+}
+ADAPTERS: Mapping[str, tuple[str, str]] = {
+    "transformers": ("hf_load", "adapt_model"),
+    "litgpt": ("litgpt", "adapt_litgpt"),
+    "x_transformers": ("x_transformers", "adapt_x_transformers"),
+    "torch": ("torch_module", "adapt_module"),
+    "nnx": ("flax_nnx", "adapt_nnx"),
+    "linen": ("flax_linen", "adapt_linen"),
+}
 
 
 def adapt(obj: Any, **hints: Any) -> Any:
@@ -19,22 +40,10 @@ def adapt(obj: Any, **hints: Any) -> Any:
     if hasattr(obj, "info") and hasattr(obj, "full"):
         return obj
     kind = kind_of(obj)
-    if kind == "transformers":
-        from crosscheck.adapters.hf_load import adapt_model
-
-        return adapt_model(obj, **hints)
-    if kind == "torch":
-        from crosscheck.adapters.torch_module import adapt_module
-
-        return adapt_module(obj, **hints)
-    if kind == "nnx":
-        from crosscheck.adapters.flax_nnx import adapt_nnx
-
-        return adapt_nnx(obj, **hints)
-    if kind == "linen":
-        from crosscheck.adapters.flax_linen import adapt_linen
-
-        return adapt_linen(obj, **hints)
+    if kind is not None:
+        module, function = ADAPTERS[kind]
+        found = importlib.import_module(f"crosscheck.adapters.{module}")
+        return getattr(found, function)(obj, **hints)
     if isinstance(obj, dict) and callable(obj.get("full")):
         return from_functions(**obj, **hints)
     if callable(obj):
@@ -49,12 +58,4 @@ def adapt(obj: Any, **hints: Any) -> Any:
 def kind_of(obj: Any) -> str | None:
     """Return the framework whose base class this object has, by the names of its classes."""
     names = {f"{c.__module__}.{c.__qualname__}" for c in type(obj).__mro__}
-    if "transformers.modeling_utils.PreTrainedModel" in names:
-        return "transformers"
-    if "torch.nn.modules.module.Module" in names:
-        return "torch"
-    if "flax.nnx.module.Module" in names or "flax.nnx.pytreelib.Pytree" in names:
-        return "nnx"
-    if "flax.linen.module.Module" in names:
-        return "linen"
-    return None
+    return next((kind for name, kind in KINDS.items() if name in names), None)

@@ -3,7 +3,6 @@
 Letters: B rows, T tokens of this call, S tokens fed so far.
 """
 
-import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -148,7 +147,7 @@ class CausalLM:
 
     def fork(self, state: Held) -> Held:
         """Return a second state that lives on by itself."""
-        return replace(usable(state), cache=copy.deepcopy(state.cache))
+        return replace(usable(state), cache=hf_cache.copied(state.cache))
 
     def kv(self, state: Held, layer: int) -> KV:
         """Return what one layer holds, in the order of its slots."""
@@ -258,6 +257,7 @@ class CausalLM:
             position_BT=position_BT if explicit else None,
             visible_BTS=visible_BTS,
             encoder=state.encoder,
+            slot=state.real_BS.shape[1] if use_cache and state.capacity is not None else None,
         )
         if not use_cache:
             return logits, state

@@ -3,6 +3,7 @@
 Letters: B rows, S slots, K key/value heads, H head width.
 """
 
+import copy
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -22,6 +23,46 @@ NAMES = {
 }
 CAPACITY_NAMES = ("max_cache_len", "capacity")
 REFUSALS = (RuntimeError, ValueError, IndexError, NotImplementedError, AttributeError, TypeError)
+
+
+class OldLayer:
+    """One layer of a cache of transformers 4.42 to 4.53: lists of keys and of values, or pairs."""
+
+    def __init__(self, cache: Any, layer: int, keys: Any, values: Any) -> None:
+        self._layer, self._keys, self._values = layer, keys, values
+        for name in ("max_cache_len", "batch_select_indices"):
+            if hasattr(cache, name):
+                setattr(self, name, getattr(cache, name))
+
+    @property
+    def keys(self) -> Any:
+        """Return the layer's keys."""
+        return self._keys[self._layer]
+
+    @keys.setter
+    def keys(self, new: Any) -> None:
+        self._keys[self._layer] = new
+
+    @property
+    def values(self) -> Any:
+        """Return the layer's values."""
+        return self._values[self._layer]
+
+    @values.setter
+    def values(self, new: Any) -> None:
+        self._values[self._layer] = new
+
+
+def old_layers(cache: Any) -> list[OldLayer]:
+    """Return the layers of a cache of transformers 4.42 to 4.53; [] of a newer one."""
+    if isinstance(cache, tuple):
+        pairs = [pair for pair in cache if pair is not None]
+        keys, values = ([pair[part] for pair in pairs] for part in (0, 1))
+    elif hasattr(cache, "key_cache") and not hasattr(cache, "layers"):
+        keys, values = cache.key_cache, cache.value_cache
+    else:
+        return []
+    return [OldLayer(cache, layer, keys, values) for layer in range(len(keys))]
 
 
 def cache_class(cache: Any) -> Callable[..., Any] | None:
@@ -89,7 +130,18 @@ def _parameters(make: Callable[..., Any]) -> set[str]:
 def all_layers(cache: Any) -> list[Any]:
     """Return a cache's layers, those of self-attention where it also holds cross-attention."""
     inner = getattr(cache, "self_attention_cache", cache)
-    return list(getattr(inner, "layers", ()))
+    return list(getattr(inner, "layers", ())) or old_layers(inner)
+
+
+def copied(cache: Any) -> Any:
+    """Return a deep copy; codes, which are replaced and never written into, are shared."""
+    codes = [
+        code
+        for layer in all_layers(cache)
+        for name in ("keys", "values")
+        if (code := getattr(layer, f"_quantized_{name}", None)) is not None
+    ]
+    return copy.deepcopy(cache, {id(code): code for code in codes})
 
 
 def kv_layers(cache: Any) -> list[Any]:

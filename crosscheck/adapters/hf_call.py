@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crosscheck.adapters.hf_cache import all_layers
+from crosscheck.adapters.hf_facts import text_config
 from crosscheck.adapters.torch_tools import quiet, to_numpy, to_torch, torch_module
 
 
@@ -50,6 +51,7 @@ class Caller:
         position_BT: NDArray | None = None,
         visible_BTS: NDArray | None = None,
         encoder: Any = None,
+        slot: int | None = None,
     ) -> tuple[NDArray, Any]:
         """Return logits and the cache after this call.
 
@@ -61,6 +63,8 @@ class Caller:
             position_BT: Explicit positions, counted from 0; None for the model's own.
             visible_BTS: Which of the tokens fed so far each token may read.
             encoder: [B, T', D], for models with cross-attention.
+            slot: The first slot that this call fills, as `generate` tells a model with a fixed
+                buffer in releases 4.42 to 4.57; None where nobody tells it.
         """
         options: dict[str, Any] = {"use_cache": use_cache}
         if cache is not None:
@@ -71,6 +75,8 @@ class Caller:
             options["attention_mask"] = to_torch(real_BS.astype(np.int64))
         if position_BT is not None and "position_ids" in self.keywords:
             options["position_ids"] = to_torch(position_BT.astype(np.int64) + self.offset)
+        if slot is not None and "cache_position" in self.keywords:
+            options["cache_position"] = to_torch(np.arange(slot, slot + ids_BT.shape[1]))
         if encoder is not None:
             options["encoder_hidden_states"] = to_torch(encoder, like=next(self.model.parameters()))
         with self.within():
@@ -84,7 +90,7 @@ class Caller:
         new = visible_BTS.shape[1]
         sizes = [_mask_sizes(layer, new) for layer in all_layers(cache)] if cache else []
         sizes = [s for s in sizes if s is not None] or [(visible_BTS.shape[2], 0)]
-        types = getattr(self.model.config.get_text_config(decoder=True), "layer_types", None)
+        types = getattr(text_config(self.model), "layer_types", None)
         if len(set(sizes)) == 1 or not types or len(types) != len(sizes):
             return self._additive(visible_BTS, *sizes[0])
         return {t: self._additive(visible_BTS, *s) for t, s in zip(types, sizes, strict=True)}

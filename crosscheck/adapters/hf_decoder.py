@@ -22,8 +22,10 @@ def inputs(model: Any) -> tuple[dict[str, Any], Arrays] | None:
     kind = config.model_type
     if kind == "gpt2" and not getattr(config, "add_cross_attention", False):
         return _gpt2(model, config)
-    rope = getattr(config, "rope_parameters", None) or {}
-    if kind in LLAMA_LIKE and rope.get("rope_type", "default") == "default":
+    rope = getattr(config, "rope_parameters", None)
+    if rope is None and not getattr(config, "rope_scaling", None):  # transformers 4
+        rope = {"rope_theta": getattr(config, "rope_theta", None)}
+    if kind in LLAMA_LIKE and rope and rope.get("rope_type", "default") == "default":
         return _llama(model, config, rope)
     return None
 

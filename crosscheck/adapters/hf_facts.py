@@ -8,7 +8,14 @@ PLAIN_ROPE = (None, "default", "linear", "llama3", "proportional")
 
 def text_config(model: Any) -> Any:
     """Return the config of the decoder."""
-    return model.config.get_text_config(decoder=True)
+    return decoder_config(model.config)
+
+
+def decoder_config(config: Any) -> Any:
+    """Return the part of a config that is the decoder's; transformers 4.42 has no word for it."""
+    if not hasattr(config, "get_text_config"):
+        return getattr(config, "text_config", config)
+    return config.get_text_config(decoder=True)
 
 
 def windows(config: Any) -> tuple[int | None, ...]:

@@ -194,7 +194,9 @@ def _kv(found: Findings, cache: Any) -> tuple[int, int | None]:
         return 0, None
     found.say("kv", None)
     codes = any(map(hf_cache.is_quantized, layers))
-    found.say("kv_write", "the cache holds codes" if codes else None)
+    against = "the cache holds codes" if codes else None
+    against = "the cache is a tuple" if isinstance(cache, tuple) else against
+    found.say("kv_write", against)
     return len(layers), int(hf_cache.stored(layers[0], "keys").shape[1])
 
 

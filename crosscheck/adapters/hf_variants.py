@@ -5,7 +5,7 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from crosscheck.adapters.hf_facts import text_config
+from crosscheck.adapters.hf_facts import decoder_config, text_config
 from crosscheck.adapters.hf_facts import windows as windows_of
 from crosscheck.adapters.torch_tools import torch_module
 from crosscheck.errors import CrosscheckError, Refused
@@ -44,14 +44,14 @@ def variant(model: Any, name: str) -> Any:
     if name in ATTENTIONS:
         return rebuilt(model, config, attn=name)
     if name == "gqa_as_mha":
-        text = config.get_text_config(decoder=True)
+        text = decoder_config(config)
         text.num_key_value_heads = text.num_attention_heads
         return rebuilt(model, config)
     if name.startswith("window=") and name[7:].isdigit():
         if int(name[7:]) < 2:
             # A sliding layer keeps its last W - 1 tokens as keys[-W + 1:], which is all for W = 1.
             raise Refused(f"variant: {name}: transformers' sliding layers need at least 2 tokens.")
-        config.get_text_config(decoder=True).sliding_window = int(name[7:])
+        decoder_config(config).sliding_window = int(name[7:])
         return rebuilt(model, config)
     raise CrosscheckError(
         f"variant: name is {name!r}, expected eager, sdpa, gqa_as_mha or window=N."

@@ -46,7 +46,8 @@ def turned_keys(subject: Any, token: int, key_KH: NDArray, places: int) -> list[
     """Return the positions at which a token's key of layer 0 is this one."""
     ids = np.full((1, places), token, dtype=np.int32)
     state = subject.init(1, -(-(places + 1) // 32) * 32)
-    _, state = subject.step(state, ids, positions=np.arange(places)[None])
+    told = "positions" in describe(subject).capabilities
+    _, state = subject.step(state, ids, **({"positions": np.arange(places)[None]} if told else {}))
     kv = subject.kv(state, 0)
     keys_SKH = kv.keys_BSKH[0][kv.valid_BS[0]][-places:]
     allowed = 10 * RTOL * np.abs(key_KH).max()

@@ -106,12 +106,29 @@ def _sides(ours: Entries) -> list[tuple[str, NDArray]]:
     return [("keys", ours.keys_NKH), ("values", ours.values_NKH)]
 
 
+def dropped(trial: Trial) -> Iterator[Diagnosis]:
+    """A step's first token gives another key and value, the one after it does not."""
+    first = trial.first
+    if first is None or first.layer or not trial.right.can_tell:
+        return
+    ids, subject = trial.case.ids[:1, :4], trial.candidate
+    if ids.shape[1] < 4 or not trial.info.capabilities >= {"cache", "chunk", "kv"}:
+        return
+    state = subject.init(1, 32)
+    for part in (ids[:, :2], ids[:, 2:]):
+        _, state = subject.step(state, part.copy())
+    ours = entries(subject.kv(state, 0), 0)
+    owed = trial.right.after(tuple(map(int, ids[0])))[0]
+    pairs = ((ours.keys_NKH, owed.keys_NKH), (ours.values_NKH, owed.values_NKH))
+    if all(differs(a, b).tolist() == [False, False, True, False] for a, b in pairs):
+        words = "a step's first token gives another key and value, its second gives the right ones"
+        yield Diagnosis("state.dropped", 0.9, words)
+
+
 def turned(trial: Trial) -> Iterator[Diagnosis]:
     """Values are right and keys stand at other positions: at which ones names the fault."""
     first = trial.first
     if first is None or first.layer or first.parts != "k" or first.shows == "bookkeeping":
-        return
-    if not trial.info.capabilities >= {"rope", "positions"}:
         return
     event = trial.events[first.event]
     text, start = event.texts[first.row], len(event.before[first.row])
@@ -215,4 +232,4 @@ def _repeats(wrong_NKH: NDArray, right_NKH: NDArray) -> bool:
 
 
 PLACES = tuple(_wrong_places(0, 0))
-SIGNS = (stored, rounded, empty, turned)
+SIGNS = (stored, rounded, empty, turned, dropped)

@@ -47,7 +47,8 @@ def check(options: argparse.Namespace) -> None:
     for group in GROUPS:
         group.check(options)
     name = entry(options)
-    flags = [flag for group in GROUPS if (flag := group.plain(options)) is not None]
+    groups = [group for group in GROUPS if name not in group.serves]
+    flags = [flag for group in groups if (flag := group.plain(options)) is not None]
     if name != PLAIN and flags:
         raise RequestError(
             f"generate: {flags[0]} is given, and the flags ask for {name}, expected plain "

@@ -57,4 +57,4 @@ def _entry(token: int, logprob: float, decode: Decode) -> dict[str, Any]:
     return {"id": token, "text": decode([token]), "logprob": logprob}
 
 
-GROUP = FlagGroup(_add, _read, _check, plain=_plain, tell=_tell)
+GROUP = FlagGroup(_add, _read, _check, plain=_plain, tell=_tell, serves=("speculate",))

@@ -20,7 +20,16 @@ def beam_search(
     penalty: float = 1.0,
     early: Any = False,
 ) -> list[tuple[float, list[int]]]:
-    """Return the best texts of one row, new tokens only, with their scores, the best first.
+    """Return the best texts of one row, new tokens only, with their scores, the best first."""
+    return beam_search_in_steps(
+        next_logits, beams=beams, budget=budget, ends=ends, penalty=penalty, early=early
+    )[0]
+
+
+def beam_search_in_steps(
+    next_logits: Next, *, beams: int, budget: int, ends: tuple[int, ...], penalty: float, early: Any
+) -> tuple[list[tuple[float, list[int]]], int]:
+    """Return the same, and how many tokens every beam took until the row stopped.
 
     Args:
         next_logits: New tokens of some texts -> logits [texts, V] of what comes next in each.
@@ -30,7 +39,7 @@ def beam_search(
         penalty: See `score`.
         early: True, False or "never".
     """
-    going, ended = [(0.0, [])], []
+    going, ended, length = [(0.0, [])], [], 0
     for length in range(1, budget + 1):
         every = _continued(going, next_logits)
         for total, text in every[:beams]:
@@ -42,7 +51,7 @@ def beam_search(
             at = budget if early == "never" and penalty > 0 else length
             if early is True or score(going[0][0], at, penalty) <= ended[-1][0]:
                 break
-    return ended
+    return ended, length
 
 
 def score(total: float, length: int, penalty: float) -> float:

@@ -11,7 +11,7 @@ import torch
 
 from crosscheck import assert_agree, semantic
 from tests.beams.by_hand import beam_search as by_hand
-from tests.beams.by_hand import score
+from tests.beams.by_hand import beam_search_in_steps, score
 from tests.tiny import DEEP, TWINS, make_model
 
 # Of as many tokens as beams of both rows: a reorder along another axis would find its places.
@@ -109,6 +109,48 @@ def test_a_score_is_the_sum_over_the_length_to_the_power_of_the_penalty(twin, pe
     found = search(twin, length_penalty=penalty, early_stopping=early)
 
     assert_found(found, [right(row, "uncached", penalty, early) for row in range(2)])
+
+
+# Every third token ends a text, so that rows have found enough long before their budget.
+OFTEN = tuple(range(1, 97, 3))
+
+
+@cache
+def in_steps(row: int, penalty: float, early: Any) -> tuple[list, int]:
+    return beam_search_in_steps(
+        next_logits(PROMPTS[row]),
+        beams=BEAMS,
+        budget=NEW,
+        ends=OFTEN,
+        penalty=penalty,
+        early=early,
+    )
+
+
+@pytest.mark.parametrize("early", [False, True, "never"])
+@pytest.mark.parametrize("penalty", [0.0, 2.0, -3.0])
+@twins
+def test_a_row_stops_at_the_step_at_which_the_rule_says(twin, penalty, early):
+    """Neither too early nor too late, which texts and scores alone would not show."""
+    found = search(twin, end_ids=OFTEN, length_penalty=penalty, early_stopping=early)
+
+    rows = [in_steps(row, penalty, early) for row in range(2)]
+    assert_found(found, [texts for texts, _ in rows])
+    forwarded = [len(PROMPTS[b]) + BEAMS * (steps - 1) for b, (_, steps) in enumerate(rows)]
+    assert found.forwarded_positions_B.tolist() == forwarded
+
+
+def test_the_rules_stop_at_unlike_steps():
+    """Else the test above could not tell them apart."""
+    steps = {
+        (penalty, early): [in_steps(row, penalty, early)[1] for row in range(2)]
+        for penalty in (2.0, -3.0)
+        for early in (False, True, "never")
+    }
+
+    assert len({*map(tuple, steps.values())}) >= 3
+    assert steps[-3.0, "never"] == steps[-3.0, False] != steps[-3.0, True]
+    assert max(steps[-3.0, False]) < NEW
 
 
 @twins

@@ -115,7 +115,7 @@ def test_flags_of_plain_generation_are_refused_beside_another_entry(twin, flag, 
     from jaxkv.spec.errors import RequestError
     from jaxkv.spec.flag_group import FlagGroup
 
-    other = FlagGroup(lambda parser: None, entry=lambda options: "beam_search")
+    other = FlagGroup(lambda parser: None, entry=lambda options: "sample_many")
     options = command.parser(twin).parse_args([*ARGUMENTS, *flag])
     monkeypatch.setattr(flag_groups, "GROUPS", (*flag_groups.GROUPS, other))
 
@@ -123,6 +123,17 @@ def test_flags_of_plain_generation_are_refused_beside_another_entry(twin, flag, 
         flag_groups.check(options)
 
     assert str(error.value) == (
-        f"generate: {flag[0]} is given, and the flags ask for beam_search, expected plain "
-        f"generation. Leave out {flag[0]}, or what asks for beam_search."
+        f"generate: {flag[0]} is given, and the flags ask for sample_many, expected plain "
+        f"generation. Leave out {flag[0]}, or what asks for sample_many."
     )
+
+
+def test_penalties_and_log_probabilities_are_told_beside_drafts_as_without(twin, capsys):
+    asked = [*PENALTIES, "--logprobs", "2"]
+    plain = found(twin, capsys, *asked)
+
+    drafted = found(twin, capsys, *asked, "--draft", "reference", "--k", "2")
+
+    assert drafted["ids"] == plain["ids"]
+    assert [entry["id"] for entry in drafted["logprobs"]] == plain["ids"]
+    assert drafted["accepted"] == drafted["drafted"] > 0

@@ -1,13 +1,22 @@
 """What a lookup drafts, against a search as one would explain it; and how often it tries."""
 
 import importlib
+from functools import cache
 
 import numpy as np
 import pytest
 
 from jaxkv.spec.errors import RequestError
 from tests.sampling.slow import Twin
-from tests.speculation.twins import TWINS, generate, lookup, speculate
+from tests.speculation.twins import (
+    PROMPTS,
+    TWINS,
+    generate,
+    greedy,
+    lookup,
+    model,
+    speculate,
+)
 
 # In these the last tokens stood before, but nothing of what followed comes again.
 LURING = [
@@ -107,6 +116,37 @@ def test_counts_are_those_of_a_count_by_hand_and_what_fails_is_tried_less_often(
     assert [tuple(map(int, row)) for row in told] == by_hand
     assert (by_hand == bold) == (longest_pause == 0)
     assert found.accepted_B.sum() < found.drafted_B.sum()
+
+
+@cache
+def drafted(text, want):
+    """Return what the near model alone says after a text."""
+    call = importlib.import_module("torchkv.generation").generate
+    return call(model("torchkv", nudge=0.1), [list(text)], max_new_tokens=want).new_tokens[0]
+
+
+def rounds_of_a_model(prompt, new, k):
+    """Return drafted, accepted and steps of a greedy row whose drafts know the text alone."""
+    at, proposed, accepted, steps = 1, 0, 0, 0
+    while at < len(new):
+        want, kept = min(k, len(new) - at - 1), 0
+        known = drafted((*prompt, *new[:at]), want) if want else []
+        while kept < want and known[kept] == new[at + kept]:
+            kept += 1
+        at, steps = at + kept + 1, steps + 1
+        proposed, accepted = proposed + want, accepted + kept
+    return proposed, accepted, steps
+
+
+@twins
+def test_a_draft_model_drafts_from_the_text_and_from_nothing_that_was_taken_back(twin):
+    """KV-28, the other half: what stays in the draft's cache changes no text, but its drafts."""
+    found = speculate(twin, draft="near", k=4)
+
+    told = zip(found.drafted_B, found.accepted_B, found.steps_B, strict=True)
+    by_hand = [rounds_of_a_model(*each, 4) for each in zip(PROMPTS, greedy(twin), strict=True)]
+    assert [tuple(map(int, row)) for row in told] == by_hand
+    assert 0 < found.accepted_B.sum() < found.drafted_B.sum()
 
 
 @twins

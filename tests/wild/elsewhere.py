@@ -1,0 +1,73 @@
+"""Unmodified models of packages that are not this project's, or of other releases of them.
+
+Each factory says in its first line which fault of its package it shows; `make test-wild` runs them
+in the environments of environments.txt.
+"""
+
+from tests.wild.models import SIZES, causal_lm
+
+
+def litgpt_softcap(cap=5.0):
+    """WF-10: with a soft cap a boolean mask is added to the scores, so that nothing is hidden."""
+    import torch
+    from litgpt import GPT, Config
+
+    torch.manual_seed(0)
+    sizes = {"block_size": 64, "vocab_size": 97, "padded_vocab_size": 97, "intermediate_size": 48}
+    heads = {"n_layer": 3, "n_head": 4, "n_embd": 32, "n_query_groups": 2}
+    kind = {"norm_class_name": "RMSNorm", "mlp_class_name": "LLaMAMLP", "bias": False}
+    config = Config(
+        **sizes,
+        **heads,
+        **kind,
+        rotary_percentage=1.0,
+        parallel_residual=False,
+        attention_logit_softcapping=cap,
+    )
+    return GPT(config).double().eval(), {"amplify": True}
+
+
+def litgpt_llama():
+    """Without a soft cap the same model is right."""
+    return litgpt_softcap(None)
+
+
+def x_transformers_shift(tokens=1):
+    """WF-12: a cached step does not know the token before it."""
+    import torch
+    from x_transformers import Decoder, TransformerWrapper
+
+    torch.manual_seed(0)
+    layers = Decoder(dim=32, depth=3, heads=4, attn_dim_head=8, shift_tokens=tokens)
+    model = TransformerWrapper(num_tokens=97, max_seq_len=64, attn_layers=layers)
+    return model.double().eval(), {"amplify": True}
+
+
+def x_transformers_plain():
+    """Without the shift the same model is right."""
+    return x_transformers_shift(0)
+
+
+def gpt2_sdpa():
+    """WF-13: the triangle of a cached chunk starts at the top left."""
+    from transformers import GPT2Config
+
+    config = GPT2Config(vocab_size=97, n_embd=32, n_layer=3, n_head=4, n_positions=64)
+    return causal_lm(config, "sdpa"), {"amplify": True}
+
+
+def gpt2_eager():
+    """With eager attention the same model is right."""
+    from transformers import GPT2Config
+
+    config = GPT2Config(vocab_size=97, n_embd=32, n_layer=3, n_head=4, n_positions=64)
+    return causal_lm(config), {"amplify": True}
+
+
+def gpt_neox_sdpa():
+    """WF-13, in its second family."""
+    from transformers import GPTNeoXConfig
+
+    heads = {"num_hidden_layers": 3, "num_attention_heads": 4, "rotary_pct": 0.5}
+    config = GPTNeoXConfig(**SIZES, **heads, intermediate_size=48)
+    return causal_lm(config, "sdpa"), {"amplify": True}

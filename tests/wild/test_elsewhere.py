@@ -1,0 +1,71 @@
+"""Real faults in other packages and older releases: found, localized and named there.
+
+`make test-wild` builds the environments and runs this; each model runs in its own through the
+command line, as a user would.
+"""
+
+import json
+import os
+import subprocess
+
+import pytest
+
+from tests.wild.environments import ROOT, pins, python
+
+if os.environ.get("JAXKV_WILD") != "1":
+    pytest.skip("needs the environments of `make test-wild`", allow_module_level=True)
+
+# factory -> environment, relation that breaks, first kind of its diagnosis, layer, position (None
+# where the package's own numbers leave it open).
+FAULTS = {
+    "litgpt_softcap": ("litgpt", "cache.partition", "mask.none", 0, 0),
+    "x_transformers_shift": ("xt", "cache.partition", "state.dropped", 0, 1),
+    "gpt2_sdpa": ("tf442", "cache.partition", "mask.top_left", 0, 1),
+    "gpt_neox_sdpa": ("tf442", "cache.partition", "mask.top_left", 0, None),
+}
+CLEAN = {
+    "litgpt_llama": "litgpt",
+    "x_transformers_plain": "xt",
+    "gpt2_eager": "tf442",
+}
+
+
+def report_of(name, environment, folder):
+    """Run the command line in an environment; return the report as data."""
+    out = folder / f"{name}.json"
+    options = ["--dtypes", "float64", "--budget", "600s", "--json", str(out), "--save", str(folder)]
+    command = [str(python(environment)), "-m", "crosscheck", "run", f"tests.wild.elsewhere:{name}"]
+    known = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    known.pop("XLA_FLAGS", None)
+    done = subprocess.run(
+        [*command, *options], cwd=ROOT, env=known, capture_output=True, text=True, timeout=900
+    )
+    assert out.is_file(), done.stdout + done.stderr
+    return json.loads(out.read_text("utf-8"))
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_real_fault_is_found_localized_and_named(name, tmp_path):
+    environment, relation, kind, layer, position = FAULTS[name]
+
+    report = report_of(name, environment, tmp_path)
+
+    (row,) = (r for r in report["rows"] if (r["relation"], r["axis"]) == (relation, "self"))
+    assert (report["verdict"], row["verdict"]) == ("fail", "fail")
+    assert row["diagnosis"][0]["fault"].startswith(kind), row["diagnosis"]
+    place = row["divergence"]
+    assert layer is None or place["layer"] == layer
+    assert position is None or place["position"] == position
+
+
+@pytest.mark.parametrize("name", CLEAN)
+def test_what_is_right_raises_no_alarm(name, tmp_path):
+    report = report_of(name, CLEAN[name], tmp_path)
+
+    alarms = {r["relation"]: r["reason"] for r in report["rows"] if r["verdict"] == "fail"}
+    assert alarms == {}
+
+
+def test_every_environment_is_there_and_used():
+    assert {e for e, *_ in FAULTS.values()} | set(CLEAN.values()) <= set(pins())
+    assert all(python(name).exists() for name in pins())
