@@ -164,26 +164,27 @@ def score_tile(
     """Return the products of queries with `size` dequantized keys from slot `start` on.
 
     The codes of a byte are taken apart into planes; the products, not the keys, are put in order.
+    A plane is a product of its own: made in one array, XLA finds every number's plane and group
+    by divisions of its index, which takes longer than the product.
     """
     form = site.form
-    each = form.codes_a_byte
-    tile = [
+    code_XHE, scale_XHU, zero_XHU = (
         jax.lax.dynamic_slice_in_dim(x, start // per, size // per, axis=2)
         for x, per in (
-            (site.k_code_XHE, each),
+            (site.k_code_XHE, form.codes_a_byte),
             (site.k_scale_XHU, form.group_size),
             (site.k_zero_XHU, form.group_size),
         )
-    ]
-    up = ops.wide(site.k_scale_XHU.dtype)
-    x, h, bytes_ = tile[0].shape
-    planes_XHPUe = codes.planes(tile[0], bits=form.bits).reshape(
-        x, h, each, size // form.group_size, form.group_size // each
     )
-    scale, zero = (part.astype(up)[:, :, None, :, None] for part in tile[1:])
-    key_XHPE = (planes_XHPUe.astype(up) * scale + zero).reshape(x, h, each, bytes_)
-    score_XMPE = jnp.einsum("XMH,XHPE->XMPE", q_XMH, key_XHPE)
-    return score_XMPE.swapaxes(-1, -2).reshape(x, q_XMH.shape[1], size)
+    up = ops.wide(site.k_scale_XHU.dtype)
+    scale_XHE, zero_XHE = (
+        _by_byte(part.astype(up), code_XHE.shape[2]) for part in (scale_XHU, zero_XHU)
+    )
+    products = [
+        jnp.einsum("XMH,XHE->XME", q_XMH, plane_XHE.astype(up) * scale_XHE + zero_XHE)
+        for plane_XHE in codes.planes(code_XHE, bits=form.bits)
+    ]
+    return jnp.stack(products, axis=-1).reshape(*q_XMH.shape[:2], size)
 
 
 def weigh_tile(
@@ -193,26 +194,28 @@ def weigh_tile(
 
     A token with no weight in any query has no part, whatever its scale and zero point hold.
     """
-    form = site.form
-    each = form.codes_a_byte
     code_XSY, scale_XSZ, zero_XSZ = (
         jax.lax.dynamic_slice_in_dim(x, start, size, axis=1)
         for x in (site.v_code_XCY, site.v_scale_XCZ, site.v_zero_XCZ)
     )
-    up = weight_XMS.dtype
-    x, _, bytes_ = code_XSY.shape
-    groups = scale_XSZ.shape[2]
+    up, bytes_ = weight_XMS.dtype, code_XSY.shape[2]
     used_XS1 = jnp.any(weight_XMS > 0, axis=1)[:, :, None]
-    scale, zero = (
-        jnp.where(used_XS1, part.astype(up), 0)[:, :, None, :, None]
-        for part in (scale_XSZ, zero_XSZ)
+    scale_XSY, zero_XSY = (
+        _by_byte(jnp.where(used_XS1, part.astype(up), 0), bytes_) for part in (scale_XSZ, zero_XSZ)
     )
-    planes_XSPZy = codes.planes(code_XSY, bits=form.bits).reshape(
-        x, size, each, groups, bytes_ // groups
-    )
-    value_XSPY = (planes_XSPZy.astype(up) * scale + zero).reshape(x, size, each, bytes_)
-    out_XMPY = jnp.einsum("XMS,XSPY->XMPY", weight_XMS, value_XSPY)
-    return out_XMPY.swapaxes(-1, -2).reshape(x, weight_XMS.shape[1], bytes_ * each)
+    sums = [
+        jnp.einsum("XMS,XSY->XMY", weight_XMS, plane_XSY.astype(up) * scale_XSY + zero_XSY)
+        for plane_XSY in codes.planes(code_XSY, bits=site.form.bits)
+    ]
+    count = bytes_ * site.form.codes_a_byte
+    return jnp.stack(sums, axis=-1).reshape(*weight_XMS.shape[:2], count)
+
+
+def _by_byte(x_XCU: Array, bytes_: int) -> Array:
+    """Return what each group has for all bytes of its codes."""
+    each = bytes_ // x_XCU.shape[-1]
+    spread_XCUe = jnp.broadcast_to(x_XCU[..., None], (*x_XCU.shape, each))
+    return spread_XCUe.reshape(*x_XCU.shape[:-1], bytes_)
 
 
 def _from(first_B: Array, count: int) -> Array:

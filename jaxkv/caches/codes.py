@@ -29,18 +29,18 @@ def pack(code: UInt8[Array, "*A C"], *, bits: int) -> UInt8[Array, "*A E"]:
     return jnp.sum(by_byte << shift_P, axis=-1, dtype=jnp.uint8)
 
 
-def planes(packed: UInt8[Array, "*A E"], *, bits: int) -> UInt8[Array, "*A P E"]:
-    """Return the codes of each byte apart: code number p + P * e of a line stands at [p, e].
+def planes(packed: UInt8[Array, "*A E"], *, bits: int) -> list[UInt8[Array, "*A E"]]:
+    """Return the codes of each byte apart: code number p + P * e of a line is the e-th of plane p.
 
     One shift and mask a plane, on whole vectors; no code has to change its place.
     """
-    shift_P1 = jnp.arange(0, 8, bits, dtype=jnp.uint8)[:, None]
-    return (packed[..., None, :] >> shift_P1) & jnp.uint8(2**bits - 1)
+    mask = jnp.uint8(2**bits - 1)
+    return [(packed >> jnp.uint8(shift)) & mask for shift in range(0, 8, bits)]
 
 
 def unpack(packed: UInt8[Array, "*A E"], *, bits: int) -> UInt8[Array, "*A C"]:
     """Return the codes in their order: the inverse of `pack`."""
-    by_byte = jnp.swapaxes(planes(packed, bits=bits), -1, -2)
+    by_byte = jnp.stack(planes(packed, bits=bits), axis=-1)
     return by_byte.reshape(*packed.shape[:-1], packed.shape[-1] * 8 // bits)
 
 

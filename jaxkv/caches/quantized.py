@@ -30,7 +30,7 @@ from jaxkv.spec.compression import QUANTIZED_OPTIONS, PerToken, quantization, re
 from jaxkv.spec.config import Attention
 
 OPTIONS = QUANTIZED_OPTIONS
-# Tokens that are dequantized at once.
+# Tokens of a tile, which is dequantized one plane of codes after the other.
 TILE = 256
 
 

@@ -151,18 +151,20 @@ def score_tile(
 ) -> Float[Array, "B K M S"]:
     """Return the products of queries with `size` dequantized keys from slot `start` on.
 
-    The codes of a byte are taken apart into planes; the products, not the keys, are put in order.
+    The codes of a byte are taken apart into planes, each a product of its own; the products, not
+    the keys, are put in order.
     """
-    form, each = site.form, site.form.codes_a_byte
-    code_BKHE = site.k_code_BKHE[..., start // each : (start + size) // each]
+    form, up = site.form, q_BKMH.dtype
+    code_BKHE = site.k_code_BKHE[
+        ..., start // form.codes_a_byte : (start + size) // form.codes_a_byte
+    ]
     group_U = slice(start // form.group_size, (start + size) // form.group_size)
-    scale, zero = (
-        x[..., group_U].to(q_BKMH.dtype)[..., None, :, None]
-        for x in (site.k_scale_BKHU, site.k_zero_BKHU)
-    )
-    plane_BKHPUe = codes.planes(code_BKHE, bits=form.bits).unflatten(-1, (scale.shape[-2], -1))
-    key_BKHS = torch.addcmul(zero, plane_BKHPUe.to(q_BKMH.dtype), scale).flatten(3)
-    return torch.matmul(q_BKMH, key_BKHS).unflatten(-1, (each, -1)).mT.flatten(3)
+    scale, zero = (x[..., group_U].to(up) for x in (site.k_scale_BKHU, site.k_zero_BKHU))
+    products = [
+        torch.matmul(q_BKMH, _grouped(plane_BKHE, scale, zero))
+        for plane_BKHE in codes.planes(code_BKHE, bits=form.bits)
+    ]
+    return torch.stack(products, -1).flatten(3)
 
 
 def weigh_tile(
@@ -172,16 +174,17 @@ def weigh_tile(
 
     A token with no weight in any query has no part, whatever its scale and zero point hold.
     """
-    slot_S, each = slice(start, start + size), site.form.codes_a_byte
+    slot_S, bits = slice(start, start + size), site.form.bits
     unused_BKS1 = ~(weight_BKMS > 0).any(2).unsqueeze(-1)
     scale, zero = (
-        x[:, :, slot_S].to(weight_BKMS.dtype).masked_fill(unused_BKS1, 0.0)[..., None, :, None]
+        x[:, :, slot_S].to(weight_BKMS.dtype).masked_fill(unused_BKS1, 0.0)
         for x in (site.v_scale_BKCZ, site.v_zero_BKCZ)
     )
-    plane_BKSPY = codes.planes(site.v_code_BKCY[:, :, slot_S], bits=site.form.bits)
-    plane_BKSPZy = plane_BKSPY.unflatten(-1, (scale.shape[-2], -1))
-    value_BKSH = torch.addcmul(zero, plane_BKSPZy.to(weight_BKMS.dtype), scale).flatten(3)
-    return torch.matmul(weight_BKMS, value_BKSH).unflatten(-1, (each, -1)).mT.flatten(3)
+    sums = [
+        torch.matmul(weight_BKMS, _grouped(plane_BKSY, scale, zero))
+        for plane_BKSY in codes.planes(site.v_code_BKCY[:, :, slot_S], bits=bits)
+    ]
+    return torch.stack(sums, -1).flatten(3)
 
 
 def _from(first_B: Array, count: int) -> Array:

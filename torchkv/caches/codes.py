@@ -29,18 +29,18 @@ def pack(code: UInt8[Array, "*A C"], *, bits: int) -> UInt8[Array, "*A E"]:
     return packed
 
 
-def planes(packed: UInt8[Array, "*A E"], *, bits: int) -> UInt8[Array, "*A P E"]:
-    """Return the codes of each byte apart: code number p + P * e of a line stands at [p, e].
+def planes(packed: UInt8[Array, "*A E"], *, bits: int) -> list[UInt8[Array, "*A E"]]:
+    """Return the codes of each byte apart: code number p + P * e of a line is the e-th of plane p.
 
     One shift and mask a plane, on whole vectors; no code has to change its place.
     """
     mask = (1 << bits) - 1
-    return torch.stack([(packed >> shift) & mask for shift in range(0, 8, bits)], -2)
+    return [(packed >> shift) & mask for shift in range(0, 8, bits)]
 
 
 def unpack(packed: UInt8[Array, "*A E"], *, bits: int) -> UInt8[Array, "*A C"]:
     """Return the codes in their order: the inverse of `pack`."""
-    return planes(packed, bits=bits).mT.flatten(-2)
+    return torch.stack(planes(packed, bits=bits), -1).flatten(-2)
 
 
 def quantize(
