@@ -192,7 +192,20 @@ def params_of(model: Decoder) -> Params:
 
     The form that `forward` takes and `jax.jit` passes quickly.
     """
-    return nnx.to_pure_dict(nnx.state(model, nnx.Param))
+    return _tree(model)
+
+
+def _tree(module: nnx.Pytree) -> dict[Any, Any]:
+    # What `nnx.to_pure_dict(nnx.state(...))` gives for these modules, which share no parameter, in
+    # a tenth of its time: of a call of `generate` with a small model that was a fifth.
+    tree: dict[Any, Any] = {}
+    for name, value in vars(module).items():
+        key = int(name) if name.isdigit() else name
+        if isinstance(value, nnx.Param):
+            tree[key] = value[...]
+        elif isinstance(value, nnx.Pytree) and (below := _tree(value)):
+            tree[key] = below
+    return tree
 
 
 def forward(

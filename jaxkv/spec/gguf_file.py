@@ -25,6 +25,7 @@ from jaxkv.spec.checkpoint import (
 from jaxkv.spec.config import ModelConfig
 from jaxkv.spec.errors import ConfigError, JaxkvError, SourceError, WeightError
 from jaxkv.spec.file_start import other_format
+from jaxkv.spec.gguf_arrays import string_parts
 from jaxkv.spec.gguf_keys import ROPE_TENSORS
 from jaxkv.spec.weight_shapes import weight_shapes
 
@@ -104,6 +105,23 @@ def _read_header(path: Path) -> tuple[dict[str, Any], "dict[str, gguf.ReaderTens
             if end > self.data.size:
                 raise _cut(self.data.size, end)
             return np.ndarray(int(count), little, self.data, int(offset))
+
+        # Its own method makes arrays of every element: two thirds of the time of reading a header.
+        def _get_field_parts(self, orig_offs: int, raw_type: int) -> tuple[int, Any, Any, Any]:
+            if raw_type != gguf.GGUFValueType.ARRAY:
+                return super()._get_field_parts(orig_offs, raw_type)
+            head = [self._get(orig_offs, np.uint32), self._get(orig_offs + 4, np.uint64)]
+            kind, count, start = int(head[0][0]), int(head[1][0]), orig_offs + 12
+            types = [gguf.GGUFValueType.ARRAY, gguf.GGUFValueType(kind)]
+            if kind == gguf.GGUFValueType.STRING and count:
+                end, strings = string_parts(self.data.data, start, count, _cut)
+                indices = range(2, 2 + count)
+                return end - orig_offs, [*head, *strings], indices, types
+            numbers = self.gguf_scalar_to_np.get(types[1])
+            if numbers is None or not count:
+                return super()._get_field_parts(orig_offs, raw_type)
+            values = self._get(start, numbers, count)
+            return 12 + values.nbytes, [*head, values], [2], types
 
     try:
         with np.errstate(over="raise"):

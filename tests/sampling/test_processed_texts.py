@@ -7,6 +7,7 @@ import pytest
 
 from tests.prefix.stores import make_store
 from tests.sampling.processed import joined, theirs
+from tests.sampling.slow import Twin
 from tests.tiny import CORE, DEEP, TWINS, Cell, make_model
 
 PROMPTS = [[5, 3, 9, 1, 7], [2, 4], [11] * 9]
@@ -193,3 +194,15 @@ def test_a_number_of_likeliest_tokens_out_of_range_is_refused(twin, value):
         f"generate: logprobs is {value!r}, expected True, False or a whole number from 1 to 97, "
         "the vocabulary."
     )
+
+
+@twins
+def test_of_equally_likely_tokens_the_lowest_id_is_told_first(twin):
+    own = Twin(twin)
+    logits = np.tile(np.arange(40.0) % 4, (3, 1))
+
+    ids, told = own.sampling.top_logprobs(own.array(logits), top=15)
+
+    threes, twos = list(range(3, 40, 4)), list(range(2, 40, 4))
+    assert np.asarray(ids).tolist() == [[*threes, *twos[:5]]] * 3
+    assert (np.diff(np.asarray(told), axis=1) <= 0).all()

@@ -157,7 +157,7 @@ def test_the_exit_codes_of_the_ci_page_are_those_of_the_command():
         ("run decoder.py:mke", "it offers"),
         ("run decoder.py", "expected hf:DIR"),
         ("run nowhere.py:make", "does not exist"),
-        ("run decoder.py:make --relations cache.partitoin", "expected"),
+        ("run decoder.py:make --relations cache.partitoin", "Did you mean 'cache.partition'?"),
     ],
     ids=["factory", "colon", "file", "relation"],
 )

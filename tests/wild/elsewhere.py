@@ -4,18 +4,7 @@ Each factory says in its first line which fault of its package it shows; `make t
 in the environments of environments.txt.
 """
 
-from tests.wild.models import DENSE, SIZES, causal_lm
-
-
-def quantized_llama(backend="quanto"):
-    """WF-06: rows are selected among the newest tokens, and the older ones, held as codes, stay."""
-    from transformers import LlamaConfig
-
-    axis, bits = (0, 4) if backend == "quanto" else (1, 8)
-    options = {"backend": backend, "nbits": bits, "q_group_size": 8, "residual_length": 64}
-    options |= {"axis_key": axis, "axis_value": axis}
-    hints = {"cache": "quantized", "cache_options": options, "amplify": True}
-    return causal_lm(LlamaConfig(**DENSE, num_hidden_layers=2), "sdpa"), hints
+from tests.wild.models import SIZES, causal_lm
 
 
 def litgpt_softcap(cap=5.0):
@@ -82,45 +71,3 @@ def gpt_neox_sdpa():
     heads = {"num_hidden_layers": 3, "num_attention_heads": 4, "rotary_pct": 0.5}
     config = GPTNeoXConfig(**SIZES, **heads, intermediate_size=48)
     return causal_lm(config, "sdpa"), {"amplify": True}
-
-
-def mistral_ring():
-    """WF-14: the ring begins to shift one token early."""
-    from transformers import MistralConfig
-
-    config = MistralConfig(**DENSE, num_hidden_layers=2, sliding_window=5)
-    return causal_lm(config, "sdpa"), {"cache": "sliding", "amplify": True}
-
-
-def gemma2_default():
-    """WF-15: the length is asked of a layer that holds only its window."""
-    from transformers import Gemma2Config
-
-    config = Gemma2Config(**DENSE, num_hidden_layers=4, sliding_window=5)
-    return causal_lm(config, "sdpa"), {"amplify": True}
-
-
-def mistral_static_chunks():
-    """WF-19: a chunk longer than the window sees only itself."""
-    from transformers import MistralConfig
-
-    config = MistralConfig(**DENSE, num_hidden_layers=2, sliding_window=5)
-    return causal_lm(config, "sdpa"), {"cache": "static", "amplify": True}
-
-
-def keras(task, backbone, *arguments, **options):
-    """Return a causal LM of keras-hub with weights large enough for a fault to show."""
-    import keras_hub
-
-    made = getattr(keras_hub.models, backbone)(61, 3, 4, 32, 48, *arguments, **options)
-    return getattr(keras_hub.models, task)(backbone=made, preprocessor=None), {"amplify": True}
-
-
-def keras_gpt_neox():
-    """WF-11: queries are rotated from position 0 in every cached step."""
-    return keras("GPTNeoXCausalLM", "GPTNeoXBackbone", rotary_percentage=0.5)
-
-
-def keras_llama():
-    """WF-18: a write past the end of the cache is moved back over what is held."""
-    return keras("LlamaCausalLM", "LlamaBackbone", 2)
