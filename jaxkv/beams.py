@@ -4,7 +4,8 @@ Definitions are those of transformers 5.24, generation/utils.py (`_beam_search`)
 times V continuations the J likeliest that do not end go on; those among the J likeliest that end
 compete, by score, with the texts that ended before. A score is the sum of the new tokens' natural
 log-probabilities over the number of new tokens to the power of the length penalty. Prompts do not
-count; an end token does.
+count; an end token does. Processors change the log-probabilities, as there: their sums need not be
+those of a distribution.
 
 Letters: B rows, J beams of a row, C beams of all rows, one after the other (C = B*J), T prompt
 tokens with padding, S new tokens at most, E end tokens (of an encoder's text: its tokens), M
@@ -25,6 +26,7 @@ from jaxkv.caches import Cache
 from jaxkv.encoder import encode
 from jaxkv.loop import Sources, Terms
 from jaxkv.model import Params, forward
+from jaxkv.processors import process
 from jaxkv.pytree import pytree
 from jaxkv.spec.config import ModelConfig
 
@@ -93,7 +95,7 @@ def search(
         params: The model's.
         ids_BT: int32 prompts from the left.
         count_B: int32, prompt tokens of each row.
-        terms: Budgets, of at least one token, and end tokens; nothing is drawn.
+        terms: Budgets, of at least one token, end tokens and processors; nothing is drawn.
         goal: What is searched for.
         sources: What the encoder reads, once a prompt; None without one.
         config: Static, as are all that follow.
@@ -111,7 +113,8 @@ def search(
     cache = caches.spread(after, beams)
     logits_CV = jnp.repeat(logits_B1V[:, 0], beams, axis=0)
     state = start(count_B, beams=beams, slots=slots, dtype=_score_dtype(logits_CV))
-    state = choose(state, logits_CV, terms=terms, goal=goal)
+    given = {"prompts": (ids_BT, count_B), "terms": terms, "goal": goal}
+    state = choose(state, logits_CV, **given)
 
     def step(state: Beams, cache: Cache) -> tuple[Beams, Cache]:
         # Reordered before a forward, not after: the last choice moves nothing.
@@ -122,7 +125,7 @@ def search(
         assert after is not None
         forwarded_B = state.forwarded_B + beams * state.active_B.astype(jnp.int32)
         state = dataclasses.replace(state, forwarded_B=forwarded_B)
-        return choose(state, logits_C1V[:, 0], terms=terms, goal=goal), after
+        return choose(state, logits_C1V[:, 0], **given), after
 
     return jax.lax.while_loop(
         lambda both: jnp.any(both[0].active_B), lambda both: step(*both), (state, cache)
@@ -155,13 +158,21 @@ def start(count_B: Int[Array, " B"], *, beams: int, slots: int, dtype: Any) -> B
     )
 
 
-def choose(state: Beams, logits_CV: Float[Array, "C V"], *, terms: Terms, goal: Goal) -> Beams:
+def choose(
+    state: Beams,
+    logits_CV: Float[Array, "C V"],
+    *,
+    prompts: tuple[Int[Array, "B T"], Int[Array, " B"]],
+    terms: Terms,
+    goal: Goal,
+) -> Beams:
     """Return the search with one more token in each beam of the active rows.
 
     Args:
         state: Before it.
         logits_CV: The model's for each beam's next token.
-        terms: Budgets and end tokens.
+        prompts: int32 ids from the left and how many of each row count, for the processors.
+        terms: Budgets, end tokens and processors.
         goal: What is searched for.
 
     Cost: passes twice over the J*V continuations of a row.
@@ -169,6 +180,7 @@ def choose(state: Beams, logits_CV: Float[Array, "C V"], *, terms: Terms, goal: 
     batch, beams = state.sum_BJ.shape
     new = state.new + 1
     logprob_CV = jax.nn.log_softmax(logits_CV.astype(_score_dtype(logits_CV)), axis=-1)
+    logprob_CV = _processed(logprob_CV, state, prompts, terms)
     vocabulary = logits_CV.shape[1]
     sum_BJV = state.sum_BJ[:, :, None] + logprob_CV.reshape(batch, beams, vocabulary)
     # -1 stands for no end token: taken as it is, it would count from the vocabulary's end.
@@ -201,6 +213,26 @@ def choose(state: Beams, logits_CV: Float[Array, "C V"], *, terms: Terms, goal: 
     )
     goes_on_B = _goes_on(after, terms=terms, goal=goal)
     return dataclasses.replace(after, active_B=after.active_B & goes_on_B)
+
+
+def _processed(
+    logprob_CV: Array, state: Beams, prompts: tuple[Array, Array], terms: Terms
+) -> Array:
+    """Return the log-probabilities as each beam's own text, prompt and new, changes them."""
+    if terms.processors is None:
+        return logprob_CV
+    _, beams, slots = state.token_BJS.shape
+    each = partial(jnp.repeat, repeats=beams, axis=0)
+    prompt_CT, count_C = map(each, prompts)
+    width = prompt_CT.shape[1]
+    token_CW = jnp.concatenate([prompt_CT, state.token_BJS.reshape(-1, slots)], axis=1)
+    place_W = jnp.arange(width + slots, dtype=jnp.int32)
+    # New tokens follow the prompt's last one, wherever its padding ends.
+    from_CW = jnp.where(place_W < count_C[:, None], place_W, place_W - count_C[:, None] + width)
+    text_CW = jnp.take_along_axis(token_CW, jnp.minimum(from_CW, width + slots - 1), axis=1)
+    new_C = jnp.full_like(count_C, state.new)
+    own = jax.tree.map(each, terms.processors)
+    return process(logprob_CV, own, text_CW, count_C + state.new, new_C, terms.end_E)
 
 
 @pytree

@@ -16,6 +16,7 @@ from jaxkv.beams import Beams, Goal, search
 from jaxkv.branching import check_budgets, check_whole, plan_cache
 from jaxkv.model import Decoder, params_of
 from jaxkv.planning import Plan
+from jaxkv.processor_settings import Bias
 from jaxkv.request import Request, check, device_arrays, device_sources
 from jaxkv.spec.errors import RequestError
 
@@ -59,6 +60,11 @@ def beam_search(
     length_penalty: float = 1.0,
     early_stopping: bool | Literal["never"] = False,
     n_best: int = 1,
+    repetition_penalty: float | Sequence[float] = 1.0,
+    presence_penalty: float | Sequence[float] = 0.0,
+    frequency_penalty: float | Sequence[float] = 0.0,
+    logit_bias: Bias | Sequence[Bias | None] | None = None,
+    min_new_tokens: int | Sequence[int] = 0,
     mask_BT: Any = None,
     encoder: Any = None,
     encoder_mask_BE: Any = None,
@@ -86,6 +92,12 @@ def beam_search(
             once no beam would beat the worst of them at its present length. "never" looks further:
             with a `length_penalty` above 0, at the longest length allowed.
         n_best: How many texts of each row to return.
+        repetition_penalty: See `plan_processors`, as for the four that follow: of log-probabilities
+            here, all of which are negative, before a beam's sum grows by them.
+        presence_penalty: Of new tokens.
+        frequency_penalty: Of new tokens, as often as they came.
+        logit_bias: Added to the log-probabilities of the ids named.
+        min_new_tokens: New tokens before any end token.
         mask_BT: Which ids of an array are real.
         encoder: One text a row, read once and shared by its beams.
         encoder_mask_BE: Which ids of such an array are real.
@@ -99,7 +111,7 @@ def beam_search(
 
     Raises:
         RequestError: The model is in training mode, or an argument is out of range: as in
-            `generate`, or fewer than 1 beam, more than the tokens that end no text, more texts
+            `generate`, or fewer than 1 beam, more than the tokens that go on, more texts
             asked for than beams.
         CapacityError: The request does not fit; see `plan`.
         ShapeError: The prompts do not fit the model.
@@ -120,6 +132,13 @@ def beam_search(
         cache=None,
         capacity=capacity,
         sampling={},
+        processing={
+            "repetition_penalty": repetition_penalty,
+            "presence_penalty": presence_penalty,
+            "frequency_penalty": frequency_penalty,
+            "logit_bias": logit_bias,
+            "min_new_tokens": min_new_tokens,
+        },
     )
     beams, n_best = _check_numbers(request, beams, n_best, model.config.vocab_size)
     check_budgets("beam_search", request.plan)
@@ -162,13 +181,17 @@ def beam_search(
 
 
 def _check_numbers(request: Request, beams: int, n_best: int, vocabulary: int) -> tuple[int, int]:
-    ends = len(set(request.end_ids))
+    ends, found = set(request.end_ids), request.processing
+    barred = [{t for t, b in row.items() if b == -math.inf} for row in found.bias] if found else []
+    # A beam whose every continuation is barred would have none.
+    out = max((len(ends | row) for row in barred), default=len(ends))
     beams = check_whole(
         "beam_search",
         "beams",
         beams,
-        most=vocabulary - ends,
-        why=f"of {vocabulary} tokens those that end no text ({ends} do). Lower beams.",
+        most=vocabulary - out,
+        why=f"of {vocabulary} tokens those that go on ({out} end a text or are barred). Lower "
+        "beams.",
     )
     why = "the beams. Raise beams, or lower n_best."
     return beams, check_whole("beam_search", "n_best", n_best, most=beams, why=why)

@@ -4,14 +4,15 @@ Definitions are those of transformers 5.24, generation/utils.py (`_beam_search`)
 times V continuations the J likeliest that do not end go on; those among the J likeliest that end
 compete, by score, with the texts that ended before. A score is the sum of the new tokens' natural
 log-probabilities over the number of new tokens to the power of the length penalty. Prompts do not
-count; an end token does.
+count; an end token does. Processors change the log-probabilities, as there: their sums need not be
+those of a distribution.
 
 Letters: B rows, J beams of a row, C beams of all rows, one after the other (C = B*J), T prompt
 tokens with padding, S new tokens at most, E end tokens (of an encoder's text: its tokens), M
 continuations or texts among which J are chosen, V vocabulary.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ from torchkv.caches import Cache
 from torchkv.encoder import encode
 from torchkv.loop import Sources, Terms
 from torchkv.model import Params, forward
+from torchkv.processors import Processors, process
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,7 @@ def search(
         params: The model's.
         ids_BT: int32 prompts from the left.
         count_B: int32, prompt tokens of each row.
-        terms: Budgets, of at least one token, and end tokens; nothing is drawn.
+        terms: Budgets, of at least one token, end tokens and processors; nothing is drawn.
         goal: What is searched for.
         sources: What the encoder reads, once a prompt; None without one.
         config: The model's.
@@ -113,7 +115,8 @@ def search(
     logits_CV = logits_B1V[:, 0].repeat_interleave(beams, 0)
     dtype = torch.promote_types(logits_CV.dtype, torch.float32)
     state = start(count_B, beams=beams, slots=slots, dtype=dtype)
-    state = choose(state, logits_CV, terms=terms, goal=goal)
+    given = {"prompts": (ids_BT, count_B), "terms": terms, "goal": goal}
+    state = choose(state, logits_CV, **given)
     while bool(state.active_B.any()):
         if beams > 1:
             # Reordered before a forward, not after: the last choice moves nothing.
@@ -124,7 +127,7 @@ def search(
         assert after is not None
         forwarded_B = state.forwarded_B + beams * state.active_B.int()
         state, cache = replace(state, forwarded_B=forwarded_B), after
-        state = choose(state, logits_C1V[:, 0], terms=terms, goal=goal)
+        state = choose(state, logits_C1V[:, 0], **given)
     return state, cache
 
 
@@ -156,13 +159,21 @@ def start(count_B: Int[Array, " B"], *, beams: int, slots: int, dtype: Any) -> B
     )
 
 
-def choose(state: Beams, logits_CV: Float[Array, "C V"], *, terms: Terms, goal: Goal) -> Beams:
+def choose(
+    state: Beams,
+    logits_CV: Float[Array, "C V"],
+    *,
+    prompts: tuple[Int[Array, "B T"], Int[Array, " B"]],
+    terms: Terms,
+    goal: Goal,
+) -> Beams:
     """Return the search with one more token in each beam of the active rows.
 
     Args:
         state: Before it.
         logits_CV: The model's for each beam's next token.
-        terms: Budgets and end tokens.
+        prompts: int32 ids from the left and how many of each row count, for the processors.
+        terms: Budgets, end tokens and processors.
         goal: What is searched for.
 
     Cost: passes once over the J*V continuations of a row.
@@ -170,6 +181,8 @@ def choose(state: Beams, logits_CV: Float[Array, "C V"], *, terms: Terms, goal: 
     (batch, beams), vocabulary = state.sum_BJ.shape, logits_CV.shape[1]
     at, new = int(state.new), state.new + 1
     logprob_CV = torch.log_softmax(logits_CV, -1, dtype=state.sum_BJ.dtype)
+    if terms.processors is not None:
+        logprob_CV = _processed(logprob_CV, state, prompts, terms)
     sum_CV = state.sum_BJ.reshape(-1, 1) + logprob_CV
     # Each beam's end tokens may all be among the likeliest: so many more still leave J to go on.
     most = min((1 + len(terms.end_E)) * beams, beams * vocabulary)
@@ -198,6 +211,34 @@ def choose(state: Beams, logits_CV: Float[Array, "C V"], *, terms: Terms, goal: 
     )
     stops_B = is_last_B | _has_enough(state, terms=terms, goal=goal)
     return replace(state, active_B=state.active_B & ~stops_B)
+
+
+def _processed(
+    logprob_CV: Array, state: Beams, prompts: tuple[Array, Array], terms: Terms
+) -> Array:
+    """Return the log-probabilities as each beam's own text, prompt and new, changes them."""
+    assert terms.processors is not None
+    beams, new = state.token_BJS.shape[1], int(state.new)
+    texts = [
+        torch.cat((prompt_T[: int(count)], new_S[:new]))
+        for prompt_T, count, beams_JS in zip(*prompts, state.token_BJS, strict=True)
+        for new_S in beams_JS
+    ]
+    text_CW = torch.nn.utils.rnn.pad_sequence(texts, batch_first=True)
+    length_C = prompts[1].repeat_interleave(beams) + new
+    own = _for_beams(terms.processors, beams)
+    return process(logprob_CV, own, text_CW, length_C, torch.full_like(length_C, new), terms.end_E)
+
+
+def _for_beams(processors: Processors, beams: int) -> Processors:
+    """Return what each row wants, once for each of its beams."""
+    of_rows = {field.name: getattr(processors, field.name) for field in fields(processors)}
+    return Processors(
+        **{
+            name: None if x is None else x.repeat_interleave(beams, 0)
+            for name, x in of_rows.items()
+        }
+    )
 
 
 def _merge(state: Beams, token_BJS: Array, score_BJ: Array, new: Array) -> Beams:

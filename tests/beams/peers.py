@@ -34,15 +34,17 @@ def asked(name: str) -> dict[str, Any]:
     return {"encoder" if name == "t5" else "prompts": ROWS}
 
 
-def searched(name: str, *, beams: int, ends: list[int] | None, **options: Any):
+def searched(
+    name: str, *, beams: int, ends: list[int] | None, rows: list[list[int]] = ROWS, **options: Any
+):
     """Return each row's texts, new tokens only, and their scores: [B][J], (B, J)."""
-    width = max(map(len, ROWS))
-    mask_BT = np.array([[0] * (width - len(row)) + [1] * len(row) for row in ROWS])
-    ids_BT = np.array([[0] * (width - len(row)) + row for row in ROWS])
+    width = max(map(len, rows))
+    mask_BT = np.array([[0] * (width - len(row)) + [1] * len(row) for row in rows])
+    ids_BT = np.array([[0] * (width - len(row)) + row for row in rows])
     if name == "t5":
         # An encoder's text may be padded on the right, where its own positions begin.
         ids_BT, mask_BT = (x[:, ::-1] for x in (ids_BT, mask_BT))
-        ids_BT = np.array([row + [0] * (width - len(row)) for row in ROWS])
+        ids_BT = np.array([row + [0] * (width - len(row)) for row in rows])
     with torch.no_grad(), in_float64():
         found = peer(name).generate(
             input_ids=torch.from_numpy(ids_BT.copy()),
@@ -59,8 +61,8 @@ def searched(name: str, *, beams: int, ends: list[int] | None, **options: Any):
         )
     start = 1 if name == "t5" else width
     texts = [_cut(row, ends or []) for row in found.sequences[:, start:].tolist()]
-    rows = [texts[at : at + beams] for at in range(0, len(texts), beams)]
-    return rows, found.sequences_scores.numpy().reshape(len(ROWS), beams)
+    found_rows = [texts[at : at + beams] for at in range(0, len(texts), beams)]
+    return found_rows, found.sequences_scores.numpy().reshape(len(rows), beams)
 
 
 def _cut(ids: list[int], ends: list[int]) -> list[int]:

@@ -43,7 +43,10 @@ def drive():
         terms = loop.Terms(budget_B, array(np.zeros(len(budgets), np.int32)), end_E, None)
         goal = beams.Goal(array(np.float64(penalty)), array(early is True), array(early == "never"))
         choose = compiled if twin == "jaxkv" else beams.choose
-        state = beams.start(array(np.ones(len(budgets), np.int32)), **_sizes(floats))
+        one_B = np.ones(len(budgets), np.int32)
+        prompts = array(one_B[:, None]), array(one_B)
+        given = {"prompts": prompts, "terms": terms, "goal": goal}
+        state = beams.start(array(one_B), **_sizes(floats))
         lines = np.arange(len(budgets) * BEAMS)
         while True:
             new = int(state.new)
@@ -51,7 +54,7 @@ def drive():
             logits = [of(row) for of, row in zip(tables, texts, strict=True)]
             if new and not np.asarray(state.active_B).any():
                 return state
-            state = choose(state, array(np.concatenate(logits)), terms=terms, goal=goal)
+            state = choose(state, array(np.concatenate(logits)), **given)
             from_C = np.asarray(state.from_C)
             assert (from_C // BEAMS == lines // BEAMS).all()  # never another row's
 

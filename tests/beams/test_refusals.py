@@ -30,14 +30,14 @@ BAD_BEAMS: dict[str, tuple[dict[str, Any], type[JaxkvError], str]] = {
     "more-than-tokens": (
         {"beams": 98},
         RequestError,
-        "beam_search: beams is 98, expected at most 97, of 97 tokens those that end no text (0 "
-        "do). Lower beams.",
+        "beam_search: beams is 98, expected at most 97, of 97 tokens those that go on (0 end "
+        "a text or are barred). Lower beams.",
     ),
     "more-than-go-on": (
         {"beams": 96, "end_ids": [5, 5, 6]},
         RequestError,
-        "beam_search: beams is 96, expected at most 95, of 97 tokens those that end no text (2 "
-        "do). Lower beams.",
+        "beam_search: beams is 96, expected at most 95, of 97 tokens those that go on (2 end "
+        "a text or are barred). Lower beams.",
     ),
     "n-best": (
         {"n_best": 4},
