@@ -1,6 +1,6 @@
 """`python -m crosscheck`."""
 
-from crosscheck.cli import main
+from crosscheck.cli import command
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    command()

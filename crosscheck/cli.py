@@ -5,6 +5,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from typing import NoReturn
 
 from crosscheck.commands import (
     calibrate,
@@ -18,11 +19,26 @@ from crosscheck.commands import (
 from crosscheck.commands.options import Parser
 from crosscheck.errors import CrosscheckError, SubjectError
 from crosscheck.exits import MEANING, RAISED, USAGE
+from crosscheck.subjects.worker import has_left_calls_behind
 
 COMMANDS = (run, localize, diagnose, selftest, replay, calibrate, listing)
 PROGRAM = "crosscheck"
 # As a shell has them: 128 and the number of the signal.
 INTERRUPTED, READER_LEFT = 130, 141
+
+
+def command() -> NoReturn:
+    """Leave the process with the exit code of `main`.
+
+    At once where a call of the subject never answered: Python's own end would cut its thread off
+    inside a framework, which aborts the process and loses the code.
+    """
+    code = main()
+    if has_left_calls_behind():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    raise SystemExit(code)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

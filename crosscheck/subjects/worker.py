@@ -43,6 +43,11 @@ class Worker:
             return value
         raise value
 
+    @property
+    def is_left_behind(self) -> bool:
+        """Whether a call that was given up is still running."""
+        return self.hung is not None and self._thread is not None and self._thread.is_alive()
+
     def stop(self) -> None:
         """End the thread, unless it hangs: one that is cut off inside a framework would abort."""
         if self._thread is not None and self.hung is None:
@@ -64,6 +69,11 @@ class Worker:
 
 
 _WORKERS: weakref.WeakSet[Worker] = weakref.WeakSet()
+
+
+def has_left_calls_behind() -> bool:
+    """Return whether any call that was given up is still running."""
+    return any(worker.is_left_behind for worker in list(_WORKERS))
 
 
 @atexit.register

@@ -1,6 +1,7 @@
 """The commands on a decoder as a user has one: what they print, write, and exit with."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from crosscheck.cli import main
+from tests.children import ROOT
 
 MODEL = Path(__file__).parent / "user_model.py"
 QUICK = ("--dtypes", "float64", "--budget", "20s")
@@ -206,3 +208,22 @@ def test_json_alone_goes_to_stdout(capsys, monkeypatch, tmp_path):
     assert main(["run", *arguments, "--json", "-"]) == 0
 
     assert json.loads(capsys.readouterr().out)["verdict"] == "pass"
+
+
+def test_a_call_that_never_answers_leaves_the_command_its_exit_code(tmp_path):
+    """The model would abort the process when Python ends, as a framework that computes does."""
+    shutil.copy(MODEL, tmp_path / "mine.py")
+    options = ("--relations", "cache.partition", "--dtypes", "float64", "--budget", "3s")
+
+    done = subprocess.run(
+        [sys.executable, "-m", "crosscheck", "run", "mine.py:hangs", *options, "--save", ""],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert done.returncode == 3, done.stderr
+    assert "no answer within" in done.stdout

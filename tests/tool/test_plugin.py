@@ -145,4 +145,4 @@ def test_the_entry_point_is_the_plugin():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
     assert project["entry-points"]["pytest11"] == {"crosscheck": "crosscheck.pytest_plugin"}
-    assert project["scripts"]["crosscheck"] == "crosscheck.cli:main"
+    assert project["scripts"]["crosscheck"] == "crosscheck.cli:command"

@@ -3,6 +3,9 @@
 It knows nothing of crosscheck: what drives it in a test is written out by the tester itself.
 """
 
+import atexit
+import os
+import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -44,6 +47,10 @@ class Decoder:
     def step(self, state, ids, positions=None):
         keys, values, capacity = state
         held, ids = keys.shape[1], np.asarray(ids)
+        if self.fault == "hangs" and held > 3:
+            # What a framework does that is cut off while it computes.
+            atexit.register(os.abort)
+            time.sleep(600)
         if self.fault == "raises" and held > 3:
             raise IndexError("index 4 is out of bounds")
         if capacity is not None and held + ids.shape[1] > capacity and self.fault != "unbounded":
@@ -88,6 +95,10 @@ def restarted():
 
 def raises():
     return Decoder("raises")
+
+
+def hangs():
+    return Decoder("hangs")
 
 
 def values_stay():
