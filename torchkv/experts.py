@@ -16,6 +16,7 @@ from torch import Tensor as Array
 
 from jaxkv.spec import config as spec
 from torchkv import ops
+from torchkv.linear import linear
 
 Params = Mapping[str, Any]
 
@@ -94,5 +95,6 @@ def mix(p: Params, x_BTD: Float[Array, "B T D"], m: spec.Experts) -> Float[Array
 
 
 def _expert(p: Params, x_SD: Array, expert: int, m: spec.Mlp) -> Array:
-    gate_SF, up_SF = F.linear(x_SD, p["up"]["weight"][expert]).split(m.width, -1)
-    return F.linear(ops.ACTIVATIONS[m.activation](gate_SF) * up_SF, p["down"]["weight"][expert])
+    up, down = ({"weight": p[part]["weight"][expert]} for part in ("up", "down"))
+    gate_1SF, up_1SF = linear(up, x_SD.unsqueeze(0)).split(m.width, -1)
+    return linear(down, ops.ACTIVATIONS[m.activation](gate_1SF) * up_1SF).squeeze(0)
