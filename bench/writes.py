@@ -16,21 +16,23 @@ from bench.timing import interleaved, seconds
 
 CAPACITIES = (512, 8192)
 LAYERS, LINES, WIDTH, STEPS = 30, 3, 64, 200
-LIMIT = 1.1
+# A rewritten buffer costs 16 times. Smallest times, since those of some 50 us differ by chance; and
+# 1 to 3 times without any rewriting: the larger buffer does not fit the processor's caches.
+LIMIT = 6.0
 
 
 def main(options: argparse.Namespace) -> int:
     """Print the table and the verdict.
 
     Returns:
-        0; 1 if the larger capacity costs more than the limit.
+        0; 1 if the larger capacity costs more than the limit, in the smallest times of both.
     """
     measures = {f"capacity {slots}": _writes(slots) for slots in CAPACITIES}
     found = interleaved(measures, repeats=5 if options.quick else 15)
     small, large = (found[name] for name in measures)
     rows = rows_of("writes", "b1", "write_us_per_step", found, unit="us", baseline="capacity 512")
     report(rows, options, about=f"one step's writes, {LAYERS} layers, float32")
-    growth = large.median / small.median
+    growth = large.low / small.low
     flagged = growth > LIMIT
     verdict = "REWRITES the buffer" if flagged else "writes in place"
     print(f"jaxlib {version('jaxlib')} {verdict}: {growth:.2f} times at 16 times the capacity.")

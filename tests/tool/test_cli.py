@@ -225,5 +225,5 @@ def test_a_call_that_never_answers_leaves_the_command_its_exit_code(tmp_path):
         check=False,
     )
 
-    assert done.returncode == 3, done.stderr
+    assert done.returncode == 5, done.stderr
     assert "no answer within" in done.stdout
