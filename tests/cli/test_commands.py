@@ -189,7 +189,7 @@ def test_a_truncated_file_is_one_line_and_exit_code_2(twin, tmp_path):
 def test_an_error_that_is_not_ours_keeps_its_traceback(twin, monkeypatch):
     from jaxkv.spec import command_generate
 
-    def broken(name):
+    def broken(name, **options):
         return {}[name]
 
     monkeypatch.setattr(command_generate, "open_source", broken)
