@@ -13,15 +13,14 @@ from dataclasses import replace
 
 from bench.cases import CASE_HELP, CASES, Case, differing, prompts_of, used_of
 from bench.floors import products, step_bytes, step_floor, weight_read
-from bench.llama_cpp import NAME, SAYS, LlamaBench, llama_bench
+from bench.llama_cpp import NAME, SAYS, LlamaBench
 from bench.parts import torch_shares, words
 from bench.rows import Row, missing, report, rows_of
 from bench.runner import Run, Runner
-from bench.runners import add_peers, peers_of, subjects
+from bench.runners import add_peers, everyone
 from bench.timing import Spread, interleaved, seconds
 from jaxkv.spec.checkpoint import Checkpoint
 from jaxkv.spec.config import ModelConfig
-from jaxkv.spec.source import open_source
 
 NAMES = ("b1-p16", "b8-p16", "b1-p512", "b1-cap512-u300", "b1-cap8192-u300")
 QUICK = ("b1-p16",)
@@ -39,11 +38,7 @@ def main(options: argparse.Namespace) -> int:
     Returns:
         0; 1 if some ids differ: that case is then not timed.
     """
-    checkpoint = open_source("smollm2")
-    with (
-        subjects(checkpoint, **peers_of(options)) as runners,
-        llama_bench(checkpoint, options.llama_cpp) as others,
-    ):
+    with everyone(options) as (checkpoint, runners, others):
         return _measure(checkpoint, runners, others, options)
 
 

@@ -17,23 +17,13 @@ from typing import Any
 import numpy as np
 
 from bench.cases import Case
-from jaxkv.spec.checkpoint import Checkpoint
+from jaxkv.spec import llama_gguf
+from jaxkv.spec.checkpoint import Checkpoint, stored_parts
 from jaxkv.spec.config import Mlp
 from jaxkv.spec.errors import SourceError, Unsupported
 
 NAME = "llama.cpp"
 SAYS = "by llama-bench, which draws its prompts and tokens: ids are not compared"
-_PARTS = {
-    "attn_norm": "attn_norm",
-    "attn.q": "attn_q",
-    "attn.k": "attn_k",
-    "attn.v": "attn_v",
-    "attn.o": "attn_output",
-    "mlp_norm": "ffn_norm",
-    "mlp.gate": "ffn_gate",
-    "mlp.up": "ffn_up",
-    "mlp.down": "ffn_down",
-}
 
 
 class LlamaBench:
@@ -132,8 +122,10 @@ def write_f32(checkpoint: Checkpoint, path: Path) -> None:
         )
     writer = gguf.GGUFWriter(path, "llama")
     _write_sizes(writer, checkpoint)
-    for name in checkpoint.weights:
-        writer.add_tensor(gguf_name(name), np.asarray(checkpoint.weights[name], np.float32))
+    for name, place in llama_gguf.places(checkpoint.config).items():
+        if name in checkpoint.weights:
+            (part,) = stored_parts(place)
+            writer.add_tensor(part.name, np.asarray(checkpoint.weights[name], np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -156,12 +148,3 @@ def _write_sizes(writer: Any, checkpoint: Checkpoint) -> None:
     writer.add_layer_norm_rms_eps(config.norm.eps)
     writer.add_rope_freq_base(attention.rope.theta)
     writer.add_rope_dimension_count(attention.head_dim)
-
-
-def gguf_name(name: str) -> str:
-    """Return what GGUF files of llamas call a weight: `blk.0.attn_q.weight`."""
-    whole = {"embed": "token_embd", "norm": "output_norm", "head": "output"}
-    if (owner := name.removesuffix(".weight")) in whole:
-        return f"{whole[owner]}.weight"
-    _, layer, part = name.split(".", 2)
-    return f"blk.{layer}.{_PARTS[part.removesuffix('.weight')]}.weight"

@@ -9,9 +9,11 @@ from typing import Any
 from bench.cases import Case, used_of
 from bench.elsewhere import RevisionRunner
 from bench.keras_runner import KerasRunner
+from bench.llama_cpp import LlamaBench, llama_bench
 from bench.peers import TransformersRunner
 from bench.runner import Rows, Run, Runner
 from jaxkv.spec.checkpoint import Checkpoint
+from jaxkv.spec.source import open_source
 
 
 class TwinRunner:
@@ -89,9 +91,18 @@ def add_peers(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def peers_of(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the arguments of `subjects` that the options of `add_peers` say."""
-    return {name: getattr(options, name) for name in ("against", "caches", "keras_hub")}
+@contextmanager
+def everyone(
+    options: argparse.Namespace,
+) -> Iterator[tuple[Checkpoint, list[Runner], list[LlamaBench]]]:
+    """Yield SmolLM2, its `subjects` and llama.cpp, as the options of `add_peers` say."""
+    checkpoint = open_source("smollm2")
+    peers = {name: getattr(options, name) for name in ("against", "caches", "keras_hub")}
+    with (
+        subjects(checkpoint, **peers) as runners,
+        llama_bench(checkpoint, options.llama_cpp) as others,
+    ):
+        yield checkpoint, runners, others
 
 
 @contextmanager

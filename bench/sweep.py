@@ -11,15 +11,14 @@ from collections.abc import Callable
 from bench.cases import Case, differing, prompts_of, used_of
 from bench.decode import per_step
 from bench.floors import step_bytes, step_floor, weight_read
-from bench.llama_cpp import LlamaBench, llama_bench
+from bench.llama_cpp import LlamaBench
 from bench.room import available_bytes, out_of_memory
 from bench.rows import Row, missing, report, rows_of
 from bench.runner import Runner
-from bench.runners import add_peers, peers_of, subjects
+from bench.runners import add_peers, everyone
 from bench.timing import interleaved
 from jaxkv.spec.checkpoint import Checkpoint
 from jaxkv.spec.errors import JaxkvError, Unsupported
-from jaxkv.spec.source import open_source
 
 BATCHES = (1, 2, 4, 8, 16, 32)
 CONTEXTS = (16, 128, 512, 1024, 2048)
@@ -50,11 +49,7 @@ def main(options: argparse.Namespace) -> int:
     Returns:
         0; 1 if some ids differ: that case is then not timed.
     """
-    checkpoint = open_source("smollm2")
-    with (
-        subjects(checkpoint, **peers_of(options)) as runners,
-        llama_bench(checkpoint, options.llama_cpp) as others,
-    ):
+    with everyone(options) as (checkpoint, runners, others):
         return _measure(checkpoint, runners, others, options)
 
 

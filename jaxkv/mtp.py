@@ -188,8 +188,9 @@ def draft_mtp(
 
     next_B, q_BV = draw_drafts(said, terms, text.tokens_BS, text.length_B, text.new_B)
     tokens_BS = put(text.tokens_BS, next_B, 0)
-    q_BKV = None if q_BV is None else jnp.zeros((len(q_BV), k, q_BV.shape[1]), q_BV.dtype)
-    q_BKV = None if q_BV is None or q_BKV is None else q_BKV.at[:, 0].set(q_BV)
+    q_BKV = None
+    if q_BV is not None:
+        q_BKV = jnp.zeros((len(q_BV), k, q_BV.shape[1]), q_BV.dtype).at[:, 0].set(q_BV)
 
     def body(state: tuple[Any, ...]) -> tuple[Any, ...]:
         at, tokens_BS, q_BKV, said_B1D, cache = state

@@ -12,7 +12,7 @@ tokens with padding, S new tokens at most, E end tokens (of an encoder's text: i
 continuations or texts among which J are chosen, V vocabulary.
 """
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -232,12 +232,18 @@ def _processed(
 
 def _for_beams(processors: Processors, beams: int) -> Processors:
     """Return what each row wants, once for each of its beams."""
-    of_rows = {field.name: getattr(processors, field.name) for field in fields(processors)}
+
+    def each(x: Array) -> Array:
+        return x.repeat_interleave(beams, 0)
+
     return Processors(
-        **{
-            name: None if x is None else x.repeat_interleave(beams, 0)
-            for name, x in of_rows.items()
-        }
+        each(processors.repetition_B),
+        each(processors.presence_B),
+        each(processors.frequency_B),
+        each(processors.min_new_B),
+        each(processors.bias_id_BJ),
+        each(processors.bias_BJ),
+        None if processors.known_BV is None else each(processors.known_BV),
     )
 
 

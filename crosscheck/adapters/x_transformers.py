@@ -85,6 +85,7 @@ def _calls(model: Any) -> dict[str, Any]:
         held = step(init(1, None), np.zeros((1, 2), np.int64))[1]
         pairs = [each.cached_kv for each in _attentions(held)]
     except Exception:
+        # The relations say what a model that cannot be stepped does; here nothing can be read.
         return calls
     plain = all(p is not None and all(x is not None and x.ndim == 4 for x in p) for p in pairs)
     return calls | ({"kv": kv, "with_kv": with_kv, "num_layers": len(pairs)} if plain else {})

@@ -11,6 +11,7 @@ import pytest
 from bench import families
 from bench.family_shapes import BASELINE, FAMILIES, moved_bytes, shape_of
 from bench.layouts import FLAT
+from bench.timing import Spread
 from jaxkv.spec import families as known
 from jaxkv.spec.config import Experts
 from jaxkv.spec.tiny_families import tiny_family
@@ -96,3 +97,20 @@ def test_a_run_gives_a_time_a_byte_of_each_and_llamas_over_it(tmp_path, monkeypa
     assert [row["subject"] for row in rows] == ["llama", "mixtral"]
     assert mixtral["ratio"] == pytest.approx(llama["median"] / mixtral["median"])
     assert "experts" in capsys.readouterr().out
+
+
+def test_a_quick_run_leaves_out_no_family_that_was_named(monkeypatch):
+    asked = []
+    found = {"llama": Spread(1.0, 1.0, 1.0)}
+    monkeypatch.setattr(families, "shape_of", lambda family, *, batch: asked.append(family))
+    monkeypatch.setattr(families, "Decoder", lambda *_, **__: None)
+    monkeypatch.setattr(families, "_compared", lambda decoders, *, repeats: found)
+    monkeypatch.setattr(families, "_words", lambda found, other: ())
+    monkeypatch.setattr(families, "report", lambda rows, options, about: None)
+    options = argparse.Namespace(
+        cases=["b1"], families=["gpt2", "qwen2", "phi3"], twin="jaxkv", quick=True
+    )
+
+    families.main(options)
+
+    assert asked == ["llama", "gpt2", "qwen2", "phi3"]

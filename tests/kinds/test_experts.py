@@ -57,6 +57,15 @@ def test_each_token_has_the_weighted_sum_of_its_two_experts(twin, shape):
 
 
 @twins
+def test_an_expert_that_every_row_of_a_small_step_chose_has_all_of_them(twin):
+    """Of 12 rows two experts have 12 tokens each, on average an expert has 24 / 7."""
+    x_D = np.random.default_rng(4).standard_normal(40)
+    x_BTD = np.tile(x_D, (12, 1, 1)) * np.linspace(1, 2, 12)[:, None, None]
+
+    assert_agree(mix(twin, x_BTD, ARRAYS), by_hand(x_BTD), semantic(), name="mlp")
+
+
+@twins
 @pytest.mark.parametrize("shape", [(1, 1), (2, 37)], ids=str)
 def test_experts_that_nobody_chose_are_not_touched(twin, shape):
     """All that they hold is NaN: in a decode step, and in one of many tokens."""

@@ -12,9 +12,6 @@ import pytest
 
 from tests.wild.environments import ROOT, pins, python
 
-if os.environ.get("JAXKV_WILD") != "1":
-    pytest.skip("needs the environments of `make test-wild`", allow_module_level=True)
-
 # factory -> environment, relation that breaks, first kind of its diagnosis, layer, position (None
 # where the package's own numbers leave it open).
 FAULTS = {
