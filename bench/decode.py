@@ -105,6 +105,9 @@ def _rows(
     # Long prompts' steps have run once: their ids were compared.
     warmups = 0 if calls else 1
     found = interleaved({**measures, **references}, repeats=repeats, warmups=warmups)
+    # Told at once: what follows profiles every subject.
+    told = (f"{name} {spread.median:.2f}" for name, spread in found.items())
+    print(f"{case.name}, ms: {', '.join(told)}", flush=True)
     floor = step_floor(config, found["weight-read"].median, batch=case.batch, used=used_of(case))
     timed = rows_of("decode", case.name, METRIC, found, floor=floor)
     notes = _notes(config, case, runners, found, calls)

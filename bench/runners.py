@@ -122,6 +122,7 @@ def add_peers(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="also transformers with its static cache, eager or with its step compiled",
     )
+    parser.add_argument("--no-torchkv", action="store_true", help="leave torchkv's eager steps out")
     parser.add_argument(
         "--compile", action="store_true", help="also torchkv with its step of decode compiled"
     )
@@ -141,7 +142,7 @@ def everyone(
 ) -> Iterator[tuple[Checkpoint, list[Runner], list[LlamaBench]]]:
     """Yield SmolLM2, its `subjects` and llama.cpp, as the options of `add_peers` say."""
     checkpoint = open_source("smollm2")
-    names = ("against", "caches", "compile", "keras_hub")
+    names = ("against", "caches", "compile", "keras_hub", "no_torchkv")
     peers = {name: getattr(options, name) for name in names}
     with (
         subjects(checkpoint, **peers) as runners,
@@ -158,6 +159,7 @@ def subjects(
     caches: Sequence[str] = (),
     compile: bool = False,
     keras_hub: str | None = None,
+    no_torchkv: bool = False,
 ) -> Iterator[list[Runner]]:
     """Yield the subjects on a checkpoint's weights: both twins, peers, and transformers at last.
 
@@ -167,6 +169,7 @@ def subjects(
         caches: Of transformers, beside its default, which is the baseline.
         compile: Whether torchkv runs with its step compiled too, if it can be here.
         keras_hub: An interpreter that has keras-hub; None leaves it out.
+        no_torchkv: Whether torchkv's eager steps are left out.
 
     Raises:
         SourceError: A revision is none, or another program cannot run.
@@ -177,11 +180,13 @@ def subjects(
         ]
         if keras_hub is not None:
             others.append(ended.enter_context(closing(KerasRunner(checkpoint, keras_hub))))
-        torchkv = TwinRunner("torchkv", checkpoint)
-        others += [CompiledRunner(torchkv)] * (compile and lacking() is None)
+        ours: list[Runner] = [TwinRunner("jaxkv", checkpoint)]
+        if compile or not no_torchkv:
+            eager = TwinRunner("torchkv", checkpoint)
+            ours += [eager] * (not no_torchkv)
+            ours += [CompiledRunner(eager)] * (compile and lacking() is None)
         yield [
-            TwinRunner("jaxkv", checkpoint),
-            torchkv,
+            *ours,
             *others,
             *(TransformersRunner(checkpoint, cache=each) for each in caches),
             TransformersRunner(checkpoint),

@@ -35,7 +35,7 @@ for name, prompts, options in (
         inside = generate(model, prompts, **options)
     gap = max(abs(a - b) for x, y in zip(eager.logprobs, inside.logprobs) for a, b in zip(x, y))
     alike = eager.new_tokens == inside.new_tokens
-    found[name] = [alike, gap, traced["unique_graphs"] - before]
+    found[name] = [alike, float(gap), traced["unique_graphs"] - before]
 before = traced["unique_graphs"]
 generate(model, [[3, 1, 4, 1, 5, 9]], max_new_tokens=3)
 found["outside"] = traced["unique_graphs"] - before
@@ -53,7 +53,7 @@ def test_rows_of_one_length_run_as_one_program_for_each_batch_and_window(found, 
     alike, gap, graphs = found[name]
 
     assert alike
-    assert gap < 1e-12
+    assert gap < 1e-6  # log-probabilities are told in float32
     assert graphs == 1
 
 
