@@ -19,6 +19,8 @@ FAULTS = {
     "x_transformers_shift": ("xt", "cache.partition", "state.dropped", 0, 1),
     "gpt2_sdpa": ("tf442", "cache.partition", "mask.top_left", 0, 1),
     "gpt_neox_sdpa": ("tf442", "cache.partition", "mask.top_left", 0, None),
+    "keras_hub_neox": ("kh", "cache.partition", "pos.reset", 0, 1),
+    "keras_hub_neox_jax": ("kh", "cache.partition", "pos.reset", 0, None),
 }
 CLEAN = {
     "litgpt_llama": "litgpt",
