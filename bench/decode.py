@@ -152,10 +152,11 @@ def _rest(runner: Runner, case: Case, step: float, multiplied: float, call: Cont
         )
     if runner.model is None:
         return "nothing is known inside: another process"
+    among = ", generated code among the last" if "compiled" in runner.name else ""
     if call is not None:
-        return f"by a profile of its call: {words(torch_shares(lambda: call(case.new)))}"
+        return f"by a profile of its call: {words(torch_shares(lambda: call(case.new)))}{among}"
     whole = runner.prepare(prompts_of(case), case.new, capacity=case.capacity)
-    return f"by a profile of its call, prefill included: {words(torch_shares(whole))}"
+    return f"by a profile of its call, prefill included: {words(torch_shares(whole))}{among}"
 
 
 def per_step(runner: Runner, case: Case) -> Callable[[], float]:
