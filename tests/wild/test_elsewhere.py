@@ -21,11 +21,15 @@ FAULTS = {
     "gpt_neox_sdpa": ("tf442", "cache.partition", "mask.top_left", 0, None),
     "keras_hub_neox": ("kh", "cache.partition", "pos.reset", 0, 1),
     "keras_hub_neox_jax": ("kh", "cache.partition", "pos.reset", 0, None),
+    "onnx_top_left": ("onnx", "cache.partition", "mask.top_left", None, 1),
+    "torchtune_restarted": ("tune", "cache.partition", "pos.reset", 0, None),
 }
 CLEAN = {
     "litgpt_llama": "litgpt",
     "x_transformers_plain": "xt",
     "gpt2_eager": "tf442",
+    "onnx_right": "onnx",
+    "torchtune_llama": "tune",
 }
 
 
