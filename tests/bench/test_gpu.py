@@ -41,8 +41,9 @@ def test_a_subject_with_other_logits_is_not_timed(monkeypatch, tmp_path):
     monkeypatch.setattr(gpu, "_logits", lambda subject, *_: (answers.get(subject, right), "cpu"))
     monkeypatch.setattr(gpu, "run_probe", lambda *_: [])
     path = tmp_path / "rows"
+    asked = ["--subjects", "jaxkv", "torchkv", "--dtypes", "bfloat16"]
 
-    assert main(["gpu", *SMALL, "--subjects", "jaxkv", "torchkv", "--json", str(path)]) == 1
+    assert main(["gpu", *SMALL, *asked, "--json", str(path)]) == 1
 
     rows = [json.loads(line) for line in path.read_text().splitlines()[1:]]
     assert [(row["subject"], row["note"][:10]) for row in rows if "note" in row] == [
