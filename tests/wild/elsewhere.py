@@ -130,3 +130,35 @@ def quantized_llama_reordered():
     """With the verb that also moves the codes the same cache is right."""
     model, hints = quantized_llama()
     return model, hints | {"gather": "reorder_cache"}
+
+
+def keras_hub_neox():
+    """WF-11: queries are rotated from position 0 in every step, cached keys from theirs."""
+    return keras_lm("GPTNeoX", rotary_percentage=0.5)
+
+
+def keras_hub_llama():
+    """WF-18: past the end of the cache a write is moved back over what it holds."""
+    return keras_lm("Llama", num_key_value_heads=2)
+
+
+def keras_hub_neox_jax():
+    """WF-11, on keras's other backend."""
+    return keras_lm("GPTNeoX", backend="jax", rotary_percentage=0.5)
+
+
+def keras_lm(family, *, backend="torch", **sizes):
+    """Return a keras-hub decoder of three layers."""
+    import os
+
+    os.environ["KERAS_BACKEND"] = backend
+    import keras
+    import keras_hub
+
+    keras.utils.set_random_seed(0)
+    known = {"num_layers": 3, "hidden_dim": 32, "intermediate_dim": 48}
+    heads = "num_heads" if family == "GPTNeoX" else "num_query_heads"
+    make = getattr(keras_hub.models, f"{family}Backbone")
+    backbone = make(vocabulary_size=97, **{heads: 4}, **known, **sizes)
+    task = getattr(keras_hub.models, f"{family}CausalLM")
+    return task(backbone=backbone, preprocessor=None), {"amplify": True}

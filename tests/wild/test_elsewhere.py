@@ -24,6 +24,9 @@ FAULTS = {
     "mistral_static_chunks": ("tf456", "window.ring", "window.chunk_drops_past", 0, 1),
     "quantized_llama": ("q524", "cache.fork_gather", "gather.partial", 0, None),
     "quantized_llama_hqq": ("q524", "cache.fork_gather", "gather.partial", 0, None),
+    "keras_hub_neox": ("kh", "cache.partition", "pos.reset", 0, 1),
+    "keras_hub_neox_jax": ("kh", "cache.partition", "pos.reset", 0, None),
+    "keras_hub_llama": ("kh", "cache.capacity", "capacity.clamp", 0, None),
 }
 # factory -> environment and the relations; what rounds its cache keeps to one other.
 CLEAN = {
