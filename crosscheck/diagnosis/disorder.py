@@ -116,4 +116,4 @@ def _same(ours_NKH: NDArray, old: KV, part: str, row: int | None) -> NDArray:
     if theirs.shape != ours_NKH.shape:
         return np.zeros(len(ours_NKH), dtype=np.bool_)
     same = np.asarray(ours_NKH == theirs).reshape(len(ours_NKH), -1)
-    return same.all(axis=1)
+    return np.asarray(same.all(axis=1))

@@ -79,7 +79,7 @@ def test_a_ring_that_drops_one_token_early_shows_at_the_token_that_fills_it():
 
 @pytest.mark.parametrize("fault", ["window.chunk_drops_past", "window.chunk_drops_past.shifted"])
 def test_a_dropped_past_is_told_from_one_that_the_mask_still_counts(fault):
-    found = diagnose(FAULTS[fault].plant(RING), None, "window.ring", fed(1, 11))
+    found = diagnose(FAULTS[fault].plant(RING), None, "cache.partition", fed(1, 11))
 
     assert found[0].fault == fault
 
