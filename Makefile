@@ -7,7 +7,7 @@ MODEL := .venv/.model
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 EACH_CORE := -n auto --dist loadfile
 # What another release of a framework would break first: formulas, programs, the twins' parity.
-QUICK := tests/reference tests/compiled tests/weights tests/parity
+QUICK := tests/reference tests/compiled tests/weights tests/parity/test_twins_and_oracle.py
 
 .PHONY: demo test test-deep test-wild test-versions lint bench crosscheck
 
