@@ -41,9 +41,15 @@ def explain(job: Job, row: RelationResult, *, deadline: float) -> RelationResult
         divergence=divergence if isinstance(divergence, Divergence) else None,
         diagnosis=tuple(each for each in diagnosis or () if isinstance(each, Diagnosis)),
         # The smallest case is too short to show how an error runs along the text.
-        curve=None if outcome.sides is None else curve(outcome.sides, outcome.comparison),
+        curve=_drawn(job, outcome),
     )
     return with_numbers(row, comparison)
+
+
+def _drawn(job: Job, outcome: Outcome) -> dict[str, Any] | None:
+    if outcome.sides is None:
+        return None
+    return curve(outcome.sides, outcome.comparison, noise=job.oracle.floor)
 
 
 def _shrunk(job: Job, case: Case, outcome: Outcome, deadline: float) -> tuple[Case, Outcome]:

@@ -162,3 +162,42 @@ def keras_lm(family, *, backend="torch", **sizes):
     backbone = make(vocabulary_size=97, **{heads: 4}, **known, **sizes)
     task = getattr(keras_hub.models, f"{family}CausalLM")
     return task(backbone=backbone, preprocessor=None), {"amplify": True}
+
+
+def onnx_right(first_row="past_length"):
+    """A decoder of one layer as a graph, run by ONNX Runtime."""
+    import tempfile
+
+    import onnxruntime
+
+    from tests.wild.graphs import write_decoder
+
+    with tempfile.TemporaryDirectory() as folder:
+        write_decoder(f"{folder}/decoder.onnx", first_row=first_row)
+        file = f"{folder}/decoder.onnx"
+        session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
+    return session, {"max_positions": 64}
+
+
+def onnx_top_left():
+    """Planted: the graph's causal triangle begins at row 0 in every step."""
+    return onnx_right("zero")
+
+
+def torchtune_llama():
+    """A llama of torchtune."""
+    import torch
+    from torchtune.models.llama3 import llama3
+
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 97, "embed_dim": 32, "intermediate_dim": 48, "max_seq_len": 64}
+    model = llama3(**sizes, num_layers=3, num_heads=4, num_kv_heads=2)
+    return model.double().eval(), {"amplify": True}
+
+
+def torchtune_restarted():
+    """Planted: the rotation is not told where the step begins."""
+    model, hints = torchtune_llama()
+    rope = model.layers[0].attn.pos_embeddings
+    rope.forward = lambda x, input_pos=None, forward=rope.forward: forward(x)
+    return model, hints

@@ -27,6 +27,8 @@ FAULTS = {
     "keras_hub_neox": ("kh", "cache.partition", "pos.reset", 0, 1),
     "keras_hub_neox_jax": ("kh", "cache.partition", "pos.reset", 0, None),
     "keras_hub_llama": ("kh", "cache.capacity", "capacity.clamp", 0, None),
+    "onnx_top_left": ("onnx", "cache.partition", "mask.top_left", None, 1),
+    "torchtune_restarted": ("tune", "cache.partition", "pos.reset", 0, None),
 }
 # factory -> environment and the relations; what rounds its cache keeps to one other.
 CLEAN = {
@@ -37,6 +39,8 @@ CLEAN = {
     "gemma2_dynamic": ("tf448", "core"),
     "mistral_dynamic_later": ("tf456", "core"),
     "quantized_llama_reordered": ("q524", "cache.fork_gather"),
+    "onnx_right": ("onnx", "core"),
+    "torchtune_llama": ("tune", "core"),
 }
 
 
