@@ -14,8 +14,14 @@ from crosscheck.programs.case_json import plain
 from crosscheck.relations.registry import Sides
 
 
-def curve(sides: Sides, comparison: Comparison | None) -> dict[str, Any]:
-    """Return the largest error at each position of each point, the edges, and the margins."""
+def curve(sides: Sides, comparison: Comparison | None, *, noise: float = 0.0) -> dict[str, Any]:
+    """Return the largest error at each position of each point, the edges, and the margins.
+
+    Args:
+        sides: What was compared.
+        comparison: How it failed.
+        noise: What the uncached forward's own logits move by, relative to the largest.
+    """
     points = {
         name: _along(np.asarray(array), np.asarray(sides.right[name]), sides.valid)
         for name, array in sides.left.items()
@@ -32,7 +38,9 @@ def curve(sides: Sides, comparison: Comparison | None) -> dict[str, Any]:
         "rule": "" if comparison is None else comparison.rule,
     }
     if "logits" in sides.right:
-        data["margins"] = _margins(np.asarray(sides.right["logits"]), sides.valid)
+        right = np.asarray(sides.right["logits"])
+        data["margins"] = _margins(right, sides.valid)
+        data["noise"] = noise * float(np.max(np.abs(right), initial=0.0, where=np.isfinite(right)))
     return plain(data)
 
 

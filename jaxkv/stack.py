@@ -3,11 +3,13 @@
 Letters: B rows, T new tokens, D width.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import Any
 
+import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 from jaxtyping import Array, Float, Int
 
 from jaxkv.block import Dropout, Tap, block, rotation
@@ -77,25 +79,66 @@ def run_layers(
         absorbed: See `latent.attend_latent`; static.
     """
     rotates, bias = _rotations(step, layers, x_BTD.dtype), _bias(p, layers)
+    called = _called(x_BTD, drop, tap)
     before, after = iter(sites), []
     for i, layer in enumerate(layers):
         held = tuple(islice(before, 1 if layer.cross is None else 2))
-        rotate = rotates.get(layer.attention.rope)
-        x_BTD, new = block(
-            p["layers"][i],
-            x_BTD,
-            held,
-            step,
-            layer,
-            config,
-            rotate,
-            bias,
-            drop,
-            _named(tap, i),
-            absorbed=absorbed,
-        )
+        own: tuple[Any, ...] = p["layers"][i], x_BTD, held, step
+        if called is not None:
+            fixed: dict[str, Any] = {"layer": layer, "config": config, "absorbed": absorbed}
+            x_BTD, new = called(_read(own[0]), *own[1:], p.get("relative"), **fixed)
+        else:
+            rotate = rotates.get(layer.attention.rope)
+            seen = rotate, bias, drop, _named(tap, i)
+            x_BTD, new = block(*own, layer, config, *seen, absorbed=absorbed)
         after += new
     return x_BTD, tuple(after)
+
+
+def _called(x_BTD: Array, drop: Dropout, tap: Tap) -> Callable[..., Any] | None:
+    """Return the block as a function of its own inside the program that is traced, if it can be.
+
+    Layers of one kind are then traced and lowered once, not once each, which no compilation cache
+    saves; XLA makes one program of them again.
+    """
+    if not isinstance(x_BTD, Tracer) or drop.rate > 0.0 or tap is not no_tap:
+        return None
+
+    def one(*arrays: Any, **fixed: Any) -> Any:
+        return _untapped(*arrays, **fixed)
+
+    # A function of this trace alone: what it finds in other modules may be another by the next.
+    return jax.jit(one, static_argnames=("layer", "config", "absorbed"))
+
+
+def _read(p: Params) -> Params:
+    """Return what a block reads: not how an encoder's result becomes keys, which `fill` does.
+
+    A loop around a call carries all that the call is given.
+    """
+    if "cross" not in p:
+        return p
+    return {**p, "cross": {name: part for name, part in p["cross"].items() if name != "kv"}}
+
+
+def _untapped(
+    p: Params,
+    x_BTD: Array,
+    held: tuple[Any, ...],
+    step: Step,
+    table_CN: Array | None,
+    *,
+    layer: spec.Layer,
+    config: spec.ModelConfig,
+    absorbed: bool | None,
+) -> tuple[Array, tuple[Any, ...]]:
+    """Return what `block` does where nobody looks at what it computes and nothing is dropped."""
+    a, off = layer.attention, Dropout(0.0, None)
+    rotate, bias = _rotations(step, (layer,), x_BTD.dtype).get(a.rope), None
+    if a.relative is not None:
+        assert table_CN is not None  # `weights` reads one for layers that have a bias
+        bias = relative_bias(table_CN, relative=a.relative, causal=a.causal)
+    return block(p, x_BTD, held, step, layer, config, rotate, bias, off, no_tap, absorbed=absorbed)
 
 
 def _rotations(

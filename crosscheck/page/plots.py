@@ -59,23 +59,23 @@ def error_lines(curve: Mapping[str, Any]) -> str:
         values = [math.nan if each is None else max(_number(each), LEAST) for each in row]
         colour = COLOURS[at % len(COLOURS)]
         axes.semilogy(values, marker="o", markersize=3, label=f"row {at}", color=colour)
-    allowed = curve.get("allowed")
-    if allowed is not None and math.isfinite(_number(allowed)) and _number(allowed) > 0:
-        axes.axhline(_number(allowed), color=INK, linestyle="--", linewidth=1)
-        axes.annotate(
-            "allowed",
-            (1, _number(allowed)),
-            xycoords=("axes fraction", "data"),
-            ha="right",
-            va="bottom",
-            fontsize=8,
-            color=INK,
-        )
+    _draw_level(axes, "allowed", curve.get("allowed"), "--")
+    _draw_level(axes, "noise of the uncached forward", curve.get("noise"), ":")
     _draw_edges(axes, curve)
     axes.set_xlabel("position")
     axes.set_ylabel(f"error of {name}")
     axes.legend(frameon=False, labelcolor=INK, fontsize=8)
     return to_svg(figure)
+
+
+def _draw_level(axes: "Axes", words: str, level: Any, style: str) -> None:
+    """Draw a line across at an error, with its name at its right end; none for nothing or 0."""
+    value = 0.0 if level is None else _number(level)
+    if not (math.isfinite(value) and value > 0):
+        return
+    axes.axhline(value, color=INK, linestyle=style, linewidth=1)
+    place = {"xycoords": ("axes fraction", "data"), "ha": "right", "va": "bottom"}
+    axes.annotate(words, (1, value), fontsize=8, color=INK, **place)
 
 
 def margin_strip(curve: Mapping[str, Any]) -> str:

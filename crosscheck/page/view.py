@@ -64,6 +64,7 @@ def _row(row: Mapping[str, Any]) -> dict[str, Any]:
         "edges": [] if curve is None else [EDGES[kind] for kind in plots.edges(curve)],
         "map": "" if curve is None else plots.error_map(curve),
         "lines": "" if curve is None else plots.error_lines(curve),
+        "noise": bool(curve and curve.get("noise")),
         "margins": "" if curve is None else plots.margin_strip(curve),
     }
 

@@ -14,17 +14,21 @@ from crosscheck.errors import CrosscheckError, SubjectRaised
 from crosscheck.subjects.modules import importable, one_line
 from crosscheck.subjects.protocol import Documented, describe
 
-FORMS = "hf:DIR, hf-tiny:FAMILY, pkg.mod:factory or file.py:factory, each with ?key=value&key=value"
+FORMS = (
+    "hf:DIR, hf-tiny:FAMILY, onnx:FILE, pkg.mod:factory or file.py:factory, each with "
+    "?key=value&key=value"
+)
 ADAPTER_HINTS = frozenset({"cache", "gather", "name", "call", "amplify"})
 
 
 def load_subject(text: str) -> Any:
     """Return the subject that a text names.
 
-    `hf:DIR` (a checkpoint of transformers), `hf-tiny:FAMILY` (a random tiny model),
-    `pkg.mod:factory`, `file.py:factory`; options follow a question mark. A factory returns a
-    subject, or a model of any adapted kind, alone or with a dict of hints. A module without an
-    attribute of that name but with a function `factory` gets the name as its first argument.
+    `hf:DIR` (a checkpoint of transformers), `hf-tiny:FAMILY` (a random tiny model), `onnx:FILE`
+    (an exported decoder with past inputs), `pkg.mod:factory`, `file.py:factory`; options follow a
+    question mark. A factory returns a subject, or a model of any adapted kind, alone or with a dict
+    of hints. A module without an attribute of that name but with a function `factory` gets the
+    name as its first argument.
 
     Raises:
         CrosscheckError: The text has another form, names nothing, or the factory refuses.
@@ -42,6 +46,10 @@ def load_subject(text: str) -> Any:
 
         _room(options)
         subject = sourced(load_directory(name, **options), bare=True)
+    elif where == "onnx":
+        from crosscheck.adapters.onnx import open_onnx
+
+        subject = open_onnx(name, **options)
     else:
         subject = _from_factory(where, name, options)
     return sourced(subject, source=text)

@@ -26,6 +26,7 @@ from jaxkv.spec.config import ModelConfig
 from jaxkv.spec.errors import ConfigError, JaxkvError, SourceError, WeightError
 from jaxkv.spec.file_start import other_format
 from jaxkv.spec.gguf_arrays import string_parts
+from jaxkv.spec.gguf_blocks import dequantize
 from jaxkv.spec.gguf_keys import ROPE_TENSORS
 from jaxkv.spec.weight_shapes import weight_shapes
 
@@ -233,12 +234,10 @@ def _read(path: Path, tensor: "gguf.ReaderTensor", place: Stored) -> np.ndarray:
 
 
 def _read_whole(path: Path, tensor: "gguf.ReaderTensor") -> np.ndarray:
-    import gguf
-
     # Mapped for this reading alone: pages of a mapping that stays count as memory of the process.
     blocks = tensor.data
     mapped = np.memmap(path, blocks.dtype, "r", int(tensor.data_offset), blocks.shape)
     with np.errstate(all="ignore"):
-        array = gguf.dequantize(np.asarray(mapped), tensor.tensor_type)
+        array = dequantize(np.asarray(mapped), tensor.tensor_type)
     check_finite("read_gguf", tensor.name, array)
     return array

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from jaxkv import programs
+from jaxkv import block, programs, stack
 from jaxkv.generation import generate
 from jaxkv.planning import plan
 from jaxkv.spec.errors import CapacityError
@@ -33,6 +33,22 @@ def test_another_budget_or_prompt_of_the_same_bucket_costs_no_compilation(model)
 
     assert first.compilations == 1
     assert [other.compilations for other in others] == [0] * 9
+
+
+def test_layers_of_one_kind_are_traced_once_in_prefill_and_once_in_the_step(monkeypatch):
+    monkeypatch.setattr(programs, "PROGRAMS", programs.Programs())
+    model, traced = make_model("jaxkv", "gpt2", "float32"), []
+
+    def counted(p, x_BTD, *rest, **options):
+        traced.append(x_BTD.shape[1])
+        return block.block(p, x_BTD, *rest, **options)
+
+    monkeypatch.setattr(stack, "block", counted)
+
+    generate(model, [[1, 2, 3]], max_new_tokens=2)
+
+    assert (model.config.num_layers, len(set(model.config.layers))) == (2, 1)
+    assert traced == [16, 1]
 
 
 # Of each layout, and of what else a cache may hold, one.

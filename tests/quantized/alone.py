@@ -48,7 +48,7 @@ def config(rope=None):
         layer.attention, num_heads=HEADS, num_kv_heads=KV_HEADS, head_dim=WIDTH, rope=rope
     )
     layers = (replace(layer, attention=attention),)
-    return replace(made, layers=layers, max_positions=8192)
+    return replace(made, layers=layers, max_positions=16384)
 
 
 def draw(seed, tokens, *, rows=ROWS):

@@ -46,7 +46,12 @@ ZONES = (
     ),
     zone("jaxkv/", "jaxkv", "jax", "flax", "jaxtyping", in_functions=("rich", "safetensors")),
     zone("torchkv/", "torchkv", "jaxkv.spec", "torch", "jaxtyping", in_functions=("safetensors",)),
-    zone("crosscheck/adapters/", "crosscheck", *FRAMEWORKS),
+    zone(
+        "crosscheck/adapters/",
+        "crosscheck",
+        *FRAMEWORKS,
+        in_functions=("keras", "mlx", "mlx_lm", "onnxruntime"),
+    ),
     zone("crosscheck/programs/", "crosscheck", "hypothesis"),
     zone("crosscheck/page/", "crosscheck", in_functions=("jinja2", "matplotlib")),
     zone("crosscheck/pytest_plugin.py", "crosscheck", "pytest"),

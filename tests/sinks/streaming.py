@@ -9,11 +9,11 @@ import numpy as np
 from tests.quantized.alone import WIDTH
 
 
-def turn(x_H, position, theta):
-    """Return one head turned by half-split rotary positions."""
-    pairs = x_H.shape[-1] // 2
-    angle = position * theta ** (-np.arange(pairs) / pairs)
-    first, second = x_H[..., :pairs], x_H[..., pairs:]
+def turn(x_SAH, position_S, theta):
+    """Return each token's heads turned by half-split rotary positions."""
+    pairs = x_SAH.shape[-1] // 2
+    angle = np.reshape(position_S, (-1, 1, 1)) * theta ** (-np.arange(pairs) / pairs)
+    first, second = x_SAH[..., :pairs], x_SAH[..., pairs:]
     return np.concatenate(
         [
             first * np.cos(angle) - second * np.sin(angle),
@@ -82,13 +82,9 @@ def stream_in_chunks(qkv, sizes, *, sinks, window, theta):
 
 def _attend(q_NH, k_SKH, v_SKH, own, places, theta, added_NS):
     groups = q_NH.shape[0] // k_SKH.shape[1]
-    out = np.zeros(q_NH.shape)
-    for n in range(q_NH.shape[0]):
-        keys = np.stack(
-            [turn(k[n // groups], p, theta) for k, p in zip(k_SKH, places, strict=True)]
-        )
-        score = keys @ turn(q_NH[n], own, theta) * WIDTH**-0.5
-        score = score + np.broadcast_to(added_NS, (q_NH.shape[0], len(score)))[n]
-        weight = np.exp(score - score.max())
-        out[n] = weight @ v_SKH[:, n // groups] / weight.sum()
-    return out
+    k_SNH, v_SNH = (x.repeat(groups, 1) for x in (turn(k_SKH, places, theta), v_SKH))
+    q_NH = turn(q_NH[None], own, theta)[0]
+    score_NS = np.einsum("SNH,NH->NS", k_SNH, q_NH) * WIDTH**-0.5 + added_NS
+    weight_NS = np.exp(score_NS - score_NS.max(1, keepdims=True))
+    weight_NS = weight_NS / weight_NS.sum(1, keepdims=True)
+    return np.einsum("NS,SNH->NH", weight_NS, v_SNH)

@@ -15,6 +15,7 @@ from jaxkv.spec.errors import RequestError, RollbackError, ShapeError, Unsupport
 from jaxkv.spec.identity import Identity
 from jaxkv.spec.scaling import DynamicScaling
 from tests.quantized.alone import (
+    HEADS,
     KV_HEADS,
     ROWS,
     WIDTH,
@@ -84,13 +85,14 @@ def test_places_are_indices_in_the_cache_and_the_newest_key_is_no_exception(twin
     each key's weight. The places that anything is turned by stay within the ring's two laps.
     """
     one, turned = alone(twin, "sinks", slack=2), []
-    lines = {n: one.array(np.eye(WIDTH)[i]) for i, n in enumerate(("first", "second"))}
 
     def show(x, at):
         turned.append(int(np.asarray(at).max()))
-        held, fixed = ("second", "first") if x.shape[2] == KV_HEADS else ("first", "second")
-        sign = -1.0 if x.shape[2] == KV_HEADS else 1.0
-        return x * 0 + at[:, :, None, None] * (sign * lines[held]) + lines[fixed]
+        # Keys alone, queries alone, or queries and behind them keys.
+        is_key = np.arange(x.shape[2]) >= (0 if x.shape[2] == KV_HEADS else HEADS)
+        held_NH, fixed_NH = np.eye(WIDTH)[is_key * 1], np.eye(WIDTH)[1 - is_key]
+        signed_NH = one.array((1.0 - 2.0 * is_key)[:, None] * held_NH)
+        return x * 0 + at[:, :, None, None] * signed_NH + one.array(fixed_NH)
 
     q, k, _ = draw(0, T)
     # Of the tokens that one query sees no two share a channel.

@@ -93,6 +93,18 @@ def test_the_ends_of_a_turn_and_of_a_message_end_a_text_too(write_gguf: WriteGgu
             id="q4_1",
         ),
         pytest.param(
+            "blk.1.ffn_up.weight",
+            "layers.1.mlp.up.weight",
+            gguf.GGMLQuantizationType.Q4_0,
+            id="q4_0",
+        ),
+        pytest.param(
+            "blk.1.ffn_up.weight",
+            "layers.1.mlp.up.weight",
+            gguf.GGMLQuantizationType.Q5_0,
+            id="q5_0",
+        ),
+        pytest.param(
             "blk.0.attn_k.weight", "layers.0.attn.k.weight", gguf.GGMLQuantizationType.F16, id="f16"
         ),
         pytest.param("output.weight", "head.weight", gguf.GGMLQuantizationType.BF16, id="bf16"),

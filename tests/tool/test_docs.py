@@ -13,21 +13,23 @@ from crosscheck.exits import MEANING
 from crosscheck.pytest_plugin import PROFILES
 from crosscheck.relations import RELATIONS
 from crosscheck.tables import adapter_rows, fault_rows, markdown, relation_rows
+from tests.tool.checking import row_of
 from tests.tool.user_model import Decoder
 
-PAGE = (Path(__file__).parents[2] / "docs" / "crosscheck.md").read_text("utf-8")
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "crosscheck.md").read_text("utf-8")
 TABLES = {"relations": relation_rows, "faults": fault_rows}
 
 
-def marked(name):
+def marked(name, page=PAGE):
     """Return what stands in the page between a mark and its end."""
-    found = re.search(rf"<!-- {name} -->\n(.*?)(?:<!-- end -->|\Z)", PAGE, re.DOTALL)
+    found = re.search(rf"<!-- {name} -->\n(.*?)(?:<!-- end -->|\Z)", page, re.DOTALL)
     assert found, name
     return found[1]
 
 
-def program(name):
-    return re.search(r"```python\n(.*?)```", marked(name), re.DOTALL)[1]
+def program(name, page=PAGE):
+    return re.search(r"```python\n(.*?)```", marked(name, page), re.DOTALL)[1]
 
 
 @pytest.mark.parametrize("name", TABLES)
@@ -70,6 +72,50 @@ def test_the_adapter_of_the_page_is_short_and_makes_a_subject(monkeypatch):
     assert {"cache", "chunk", "gather"} <= subject.info.capabilities
     report = check(subject, relations="cache.full,cache.fork_gather", budget_seconds=20)
     assert report.verdict == "pass"
+
+
+@pytest.mark.parametrize("asks", [True, False], ids=["refusal asked for", "not asked"])
+def test_an_adapter_in_fifteen_lines_asks_whether_it_was_refused(monkeypatch, asks):
+    """docs/adapters.md: a no is right, and one that nobody asks for makes the model wrong."""
+
+    class Cache:
+        def __init__(self, state):
+            self.state = state
+
+        def crop(self, length):
+            return length == self.state[0].shape[1]
+
+    class Model:
+        def new_cache(self, batch):
+            return Cache(Decoder().init(batch))
+
+        def forward(self, ids, use_cache):
+            if not use_cache:
+                return Decoder().full(ids)
+            logits, self.cache.state = Decoder().step(self.cache.state, ids)
+            return logits
+
+    package = types.ModuleType("my_package")
+    package.load = Model
+    monkeypatch.setitem(sys.modules, "my_package", package)
+    page, names = (DOCS / "adapters.md").read_text("utf-8"), {}
+    adapter, verb = program("adapter", page), program("verb", page)
+    verb = verb if asks else verb.replace("if not cache.crop", "if None is cache.crop")
+
+    exec(adapter.replace("persistent", "rollback=rollback, persistent") + verb, names)
+    report = check(names["make"](), relations="cache.partition,cache.rollback", budget_seconds=20)
+
+    assert len([line for line in adapter.splitlines() if line.strip()]) <= 15
+    assert row_of(report, "cache.partition").verdict in ("pass", "blind")
+    assert (row_of(report, "cache.rollback").verdict == "fail") != asks
+
+
+def test_the_page_of_adapters_names_every_adapter():
+    page = (DOCS / "adapters.md").read_text("utf-8")
+
+    for name in ("litgpt", "x-transformers", "keras-hub", "torchtune", "ONNX", "Linen"):
+        assert name in page
+        assert any(name in words for row in adapter_rows() for words in row.values())
 
 
 def test_the_relation_of_the_page_sees_the_fault_that_it_names():

@@ -93,6 +93,15 @@ def test_what_is_not_finite_or_not_compared_can_be_drawn():
     assert all("<svg" in draw(curve) for draw in (error_map, error_lines, margin_strip))
 
 
+def test_what_is_allowed_and_the_noise_are_lines_across(data):
+    curve = {**failing_curve(data), "allowed": 1e-9, "noise": 0.0}
+    quiet, noisy = error_lines(curve), error_lines({**curve, "noise": 1e-12})
+
+    assert ">allowed<" in quiet
+    assert ">noise of the uncached forward<" not in quiet
+    assert ">noise of the uncached forward<" in noisy
+
+
 def test_a_detection_matrix_has_a_page_of_its_own():
     matrix = selftest(Decoder(), relations="cache.partition", faults="pos.reset,mask.top_left")
 

@@ -4,7 +4,7 @@ Each factory says in its first line which fault of its package it shows; `make t
 in the environments of environments.txt.
 """
 
-from tests.wild.models import SIZES, causal_lm
+from tests.wild.models import DENSE, SIZES, causal_lm
 
 
 def litgpt_softcap(cap=5.0):
@@ -71,3 +71,133 @@ def gpt_neox_sdpa():
     heads = {"num_hidden_layers": 3, "num_attention_heads": 4, "rotary_pct": 0.5}
     config = GPTNeoXConfig(**SIZES, **heads, intermediate_size=48)
     return causal_lm(config, "sdpa"), {"amplify": True}
+
+
+def mistral_sliding(cache="SlidingWindowCache"):
+    """WF-14: a fixed ring begins to shift one token early."""
+    from transformers import MistralConfig
+
+    config = MistralConfig(**DENSE, num_hidden_layers=2, sliding_window=5)
+    return causal_lm(config, "sdpa"), {"cache": cache, "amplify": True}
+
+
+def mistral_dynamic():
+    """With the cache that grows the same model is right."""
+    return mistral_sliding("dynamic")
+
+
+def gemma2_default():
+    """WF-15: the model asks layer 0, which keeps only a window, how long the text is."""
+    from transformers import Gemma2Config
+
+    config = Gemma2Config(**DENSE, num_hidden_layers=4, sliding_window=5)
+    return causal_lm(config, "sdpa"), {"amplify": True}
+
+
+def gemma2_dynamic():
+    """With the cache that grows the same model is right."""
+    return gemma2_default()[0], {"cache": "dynamic", "amplify": True}
+
+
+def mistral_static_chunks():
+    """WF-19: a chunk longer than the window drops what was there before it."""
+    return mistral_sliding("static")
+
+
+def mistral_dynamic_later():
+    """With the cache that grows this release is right too."""
+    return mistral_sliding("dynamic")
+
+
+def quantized_llama(backend="quanto"):
+    """WF-06: rows are selected in the full-precision tail alone, not in the codes."""
+    from transformers import LlamaConfig
+
+    axis, bits = (0, 4) if backend == "quanto" else (1, 8)
+    options = {"backend": backend, "nbits": bits, "q_group_size": 8, "residual_length": 64}
+    options |= {"axis_key": axis, "axis_value": axis}
+    config = LlamaConfig(**DENSE, num_hidden_layers=2)
+    cache = {"cache": "quantized", "cache_options": options}
+    return causal_lm(config, "sdpa"), cache | {"amplify": True}
+
+
+def quantized_llama_hqq():
+    """WF-06, in its second backend."""
+    return quantized_llama("hqq")
+
+
+def quantized_llama_reordered():
+    """With the verb that also moves the codes the same cache is right."""
+    model, hints = quantized_llama()
+    return model, hints | {"gather": "reorder_cache"}
+
+
+def keras_hub_neox():
+    """WF-11: queries are rotated from position 0 in every step, cached keys from theirs."""
+    return keras_lm("GPTNeoX", rotary_percentage=0.5)
+
+
+def keras_hub_llama():
+    """WF-18: past the end of the cache a write is moved back over what it holds."""
+    return keras_lm("Llama", num_key_value_heads=2)
+
+
+def keras_hub_neox_jax():
+    """WF-11, on keras's other backend."""
+    return keras_lm("GPTNeoX", backend="jax", rotary_percentage=0.5)
+
+
+def keras_lm(family, *, backend="torch", **sizes):
+    """Return a keras-hub decoder of three layers."""
+    import os
+
+    os.environ["KERAS_BACKEND"] = backend
+    import keras
+    import keras_hub
+
+    keras.utils.set_random_seed(0)
+    known = {"num_layers": 3, "hidden_dim": 32, "intermediate_dim": 48}
+    heads = "num_heads" if family == "GPTNeoX" else "num_query_heads"
+    make = getattr(keras_hub.models, f"{family}Backbone")
+    backbone = make(vocabulary_size=97, **{heads: 4}, **known, **sizes)
+    task = getattr(keras_hub.models, f"{family}CausalLM")
+    return task(backbone=backbone, preprocessor=None), {"amplify": True}
+
+
+def onnx_right(first_row="past_length"):
+    """A decoder of one layer as a graph, run by ONNX Runtime."""
+    import tempfile
+
+    import onnxruntime
+
+    from tests.wild.graphs import write_decoder
+
+    with tempfile.TemporaryDirectory() as folder:
+        write_decoder(f"{folder}/decoder.onnx", first_row=first_row)
+        file = f"{folder}/decoder.onnx"
+        session = onnxruntime.InferenceSession(file, providers=["CPUExecutionProvider"])
+    return session, {"max_positions": 64}
+
+
+def onnx_top_left():
+    """Planted: the graph's causal triangle begins at row 0 in every step."""
+    return onnx_right("zero")
+
+
+def torchtune_llama():
+    """A llama of torchtune."""
+    import torch
+    from torchtune.models.llama3 import llama3
+
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 97, "embed_dim": 32, "intermediate_dim": 48, "max_seq_len": 64}
+    model = llama3(**sizes, num_layers=3, num_heads=4, num_kv_heads=2)
+    return model.double().eval(), {"amplify": True}
+
+
+def torchtune_restarted():
+    """Planted: the rotation is not told where the step begins."""
+    model, hints = torchtune_llama()
+    rope = model.layers[0].attn.pos_embeddings
+    rope.forward = lambda x, input_pos=None, forward=rope.forward: forward(x)
+    return model, hints

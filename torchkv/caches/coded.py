@@ -4,10 +4,11 @@ Written from full precision only, in place: a value's code when its token comes,
 block of R tokens is whole. Letters: B rows, K key/value heads, M grouped queries, H head width, T
 new tokens, C slots (whole blocks of R), S slots read, A slots of the ring, E bytes of keys' codes,
 U groups of tokens, Y bytes of values' codes, Z groups of channels, P codes in a byte, R tokens of a
-block, Q blocks of all rows.
+block, Q blocks of all rows, O codes of a byte.
 """
 
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from jaxtyping import Float, Int, UInt8
@@ -16,6 +17,11 @@ from torch import Tensor as Array
 from jaxkv.spec.compression import Groups
 from torchkv.caches import codes, ring, slots
 from torchkv.caches.state import Step
+
+# Numbers of a tile: more no longer fit into the caches of a processor's core.
+NUMBERS = 1 << 20
+# Queries of a key/value head whose weights are copied without a thought.
+FEW = 32
 
 
 @dataclass(frozen=True)
@@ -146,45 +152,101 @@ def values_from(
     )
 
 
+def tiles(
+    q_BKMH: Float[Array, "B K M H"], count: int, *, most: int, block: int = 1
+) -> list[tuple[int, int]]:
+    """Return start and size of about equal tiles of so many tokens.
+
+    Neither their keys nor their scores are many more than `NUMBERS`.
+
+    Args:
+        q_BKMH: The queries that read them.
+        count: Tokens in all.
+        most: Tokens of a tile, at most.
+        block: What every size but the last one's is a multiple of.
+    """
+    rows, kv_heads, queries, width = q_BKMH.shape
+    each = max(min(most, NUMBERS // (rows * kv_heads * max(queries, width))), block)
+    parts = max(-(-count // each), 1)
+    each = -(-count // (parts * block)) * block
+    return [(start, min(each, count - start)) for start in range(0, count, each)] if count else []
+
+
 def score_tile(
-    site: QuantizedSite, q_BKMH: Float[Array, "B K M H"], start: int, size: int
+    site: QuantizedSite, step: Step, q_BKMH: Float[Array, "B K M H"], start: int, size: int
 ) -> Float[Array, "B K M S"]:
     """Return the products of queries with `size` dequantized keys from slot `start` on.
 
     The codes of a byte are taken apart into planes, each a product of its own; the products, not
-    the keys, are put in order.
+    the keys, are put in order. A zero point is the same for a group: one product for all of it.
     """
-    form, up = site.form, q_BKMH.dtype
-    code_BKHE = site.k_code_BKHE[
-        ..., start // form.codes_a_byte : (start + size) // form.codes_a_byte
-    ]
+    form, each = site.form, site.form.codes_a_byte
     group_U = slice(start // form.group_size, (start + size) // form.group_size)
-    scale, zero = (x[..., group_U].to(up) for x in (site.k_scale_BKHU, site.k_zero_BKHU))
-    products = [
-        torch.matmul(q_BKMH, _grouped(plane_BKHE, scale, zero))
-        for plane_BKHE in codes.planes(code_BKHE, bits=form.bits)
-    ]
-    return torch.stack(products, -1).flatten(3)
+    scale, zero = (x[..., group_U].to(q_BKMH.dtype) for x in (site.k_scale_BKHU, site.k_zero_BKHU))
+    code_BKHE = site.k_code_BKHE[..., start // each : (start + size) // each]
+    plane_OBKHE, share_O1111 = _planes(code_BKHE, scale, form, step)
+    product_OBKME = torch.matmul(q_BKMH * share_O1111, plane_OBKHE)
+    product_BKMS = product_OBKME.movedim(0, -1).flatten(3)
+    base_BKMU = torch.matmul(q_BKMH, zero)
+    by_group = product_BKMS.unflatten(3, (base_BKMU.shape[3], form.group_size))
+    return by_group.add_(base_BKMU.unsqueeze(-1)).flatten(3)
 
 
 def weigh_tile(
-    site: QuantizedSite, weight_BKMS: Float[Array, "B K M S"], start: int, size: int
+    site: QuantizedSite,
+    step: Step,
+    weight_BKMS: Float[Array, "B K M S"],
+    start: int,
+    size: int,
+    *,
+    all_seen: bool = False,
 ) -> Float[Array, "B K M H"]:
     """Return the sums of `size` dequantized values from slot `start` on, times their weights.
 
-    A token with no weight in any query has no part, whatever its scale and zero point hold.
+    A token with no weight in any query has no part, whatever its scale and zero point hold; to see
+    to that takes time, and is left out if every query sees every token.
     """
-    slot_S, bits = slice(start, start + size), site.form.bits
-    unused_BKS1 = ~(weight_BKMS > 0).any(2).unsqueeze(-1)
+    form, slot_S = site.form, slice(start, start + size)
     scale, zero = (
-        x[:, :, slot_S].to(weight_BKMS.dtype).masked_fill(unused_BKS1, 0.0)
-        for x in (site.v_scale_BKCZ, site.v_zero_BKCZ)
+        x[:, :, slot_S].to(weight_BKMS.dtype) for x in (site.v_scale_BKCZ, site.v_zero_BKCZ)
     )
-    sums = [
-        torch.matmul(weight_BKMS, _grouped(plane_BKSY, scale, zero))
-        for plane_BKSY in codes.planes(site.v_code_BKCY[:, :, slot_S], bits=bits)
-    ]
-    return torch.stack(sums, -1).flatten(3)
+    if not all_seen:
+        unused_BKS1 = (weight_BKMS.amax(2) == 0).unsqueeze(-1)
+        scale, zero = (x.masked_fill(unused_BKS1, 0.0) for x in (scale, zero))
+    plane_OBKSY, share_O1111 = _planes(site.v_code_BKCY[:, :, slot_S], scale, form, step)
+    if weight_BKMS.shape[2] <= FEW:
+        sum_OBKMY = torch.matmul(weight_BKMS, plane_OBKSY)
+    else:
+        # One product of all planes copies the weights for each.
+        sum_OBKMY = torch.stack([torch.matmul(weight_BKMS, x) for x in plane_OBKSY])
+    sum_BKMH = (sum_OBKMY * share_O1111).movedim(0, -1).flatten(3)
+    base_BKMZ = torch.matmul(weight_BKMS, zero)
+    by_group = sum_BKMH.unflatten(3, (base_BKMZ.shape[3], form.group_size))
+    return by_group.add_(base_BKMZ.unsqueeze(-1)).flatten(3)
+
+
+def _planes(code_BKCE: Array, scale_BKCU: Array, form: Groups, step: Step) -> tuple[Array, Array]:
+    """Return the codes of each byte apart, times their scales, and each plane's share.
+
+    A code stays where it is in its byte, so that plane p is 2^(bits * p) times too large: times its
+    share, a power of two, it is what it stands for, to the bit.
+    """
+    mask_O, share_O = _masks(form.bits, scale_BKCU.dtype, code_BKCE.device)
+    shape, bytes_a_group = (len(mask_O), *code_BKCE.shape), form.group_size // form.codes_a_byte
+    code_OBKCE = step.room(*shape, dtype=torch.uint8)
+    torch.bitwise_and(code_BKCE, mask_O, out=code_OBKCE)
+    plane_OBKCE = step.room(*shape, dtype=scale_BKCU.dtype).copy_(code_OBKCE)
+    return plane_OBKCE.mul_(scale_BKCU.repeat_interleave(bytes_a_group, -1)), share_O
+
+
+@cache
+def _masks(bits: int, dtype: torch.dtype, device: torch.device) -> tuple[Array, Array]:
+    """Return the bits of each code of a byte, and what it is then to be multiplied with."""
+    places = range(0, 8, bits)
+    mask_O = torch.tensor([((1 << bits) - 1) << at for at in places], dtype=torch.uint8)
+    share_O = torch.tensor([2.0**-at for at in places], dtype=dtype)
+    mask, share = (x.to(device).reshape(-1, 1, 1, 1, 1) for x in (mask_O, share_O))
+    return mask, share
 
 
 def _from(first_B: Array, count: int) -> Array:
@@ -203,12 +265,9 @@ def _quantized(x: Array, form: Groups) -> tuple[Array, Array, Array]:
 
 
 def _write_values(site: QuantizedSite, step: Step, v_BTKH: Array) -> None:
-    row_P, token_P = step.real
-    slot_P = step.position_BT[row_P, token_P].long()
-    new = _quantized(v_BTKH[row_P, token_P], site.form)
     held = (site.v_code_BKCY, site.v_scale_BKCZ, site.v_zero_BKCZ)
-    for x, part in zip(held, new, strict=True):
-        x[row_P, :, slot_P] = part
+    for x, part in zip(held, _quantized(v_BTKH, site.form), strict=True):
+        slots.write_tokens(x, part, step)
 
 
 def _write_keys(site: QuantizedSite, step: Step, k_BTKH: Array) -> None:

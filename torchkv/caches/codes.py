@@ -91,8 +91,7 @@ def _scaled(x: Array, peak: int) -> tuple[Array, Array]:
     up = x.to(wide(x.dtype))
     most = up.abs().amax(-1)
     scale = _kept(most / peak, x.dtype).masked_fill(most == 0, 1.0)
-    ratio = up / scale.unsqueeze(-1)
-    return ratio.masked_fill(ratio.isnan(), 0.0), scale.to(x.dtype)
+    return (up / scale.unsqueeze(-1)).nan_to_num_(0.0), scale.to(x.dtype)
 
 
 def _kept(scale: Array, dtype: torch.dtype) -> Array:
@@ -101,4 +100,4 @@ def _kept(scale: Array, dtype: torch.dtype) -> Array:
     Below that processors differ. NaN for one that is not finite.
     """
     rounded = scale.to(dtype).to(scale.dtype).clamp(min=torch.finfo(dtype).tiny)
-    return rounded.masked_fill(~rounded.isfinite(), torch.nan)
+    return rounded.masked_fill_(rounded == torch.inf, torch.nan)

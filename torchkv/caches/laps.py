@@ -49,6 +49,33 @@ def turned(
     return rotate(q_BTNH.repeat(1, 3, 1, 1), at_BT)
 
 
+def pieces(
+    at: int, *, form: Sinks, ring: int, by_slot: bool
+) -> tuple[int, list[tuple[slice, int]]]:
+    """Return a query's own slot; and all slots that it sees, with the place it is turned by there.
+
+    Sinks first, unless one place is for all of them; then the lap before; and the lap that ends
+    with its own slot.
+
+    Args:
+        at: Its position in the text.
+        form: How many sinks and recent tokens it sees.
+        ring: Slots behind the sinks.
+        by_slot: Whether keys are turned by slots; else one place, that in the text, is for all.
+    """
+    sinks, window = form.sinks, form.window
+    newest, oldest = (p if p < sinks else sinks + (p - sinks) % ring for p in (at, at - window + 1))
+    if at < sinks + window:
+        return newest, [(slice(0, at + 1), at)]
+    own, before, far = (newest, newest + ring, sinks + window - 1) if by_slot else (at, at, at)
+    if oldest <= newest:
+        return newest, [(slice(0, sinks), far), (slice(oldest, newest + 1), own)]
+    lap = (slice(oldest, sinks + ring), before)
+    if not by_slot:
+        return newest, [lap, (slice(0, newest + 1), own)]
+    return newest, [(slice(0, sinks), far), lap, (slice(sinks, newest + 1), own)]
+
+
 def products(
     view: View,
     k_BKSH: Float[Array, "B K S H"],

@@ -18,12 +18,12 @@ from torch import Tensor as Array
 
 from jaxkv.spec.compression import PerToken
 from torchkv import ops
-from torchkv.caches import carried, codes, slots
+from torchkv.caches import carried, coded, codes, slots
 from torchkv.caches.state import Bias, Cache, Expand, Rotate, Step
 from torchkv.caches.view import View
 
-# Tokens that are read at once.
-TILE = 512
+# Tokens of a layer that are read at once, at most: calls cost most of a short tile.
+TILE = 4096
 # The bytes of float8_e4m3fn, which has no arithmetic of its own, are kept as whole numbers.
 _DTYPES = {"int8": torch.int8, "fp8": torch.uint8}
 
@@ -106,10 +106,11 @@ def attend(
 
     Cost: reads the codes of the used tiles, as bytes.
     """
-    if rotate is not None:
-        q_BTNH, k_BTKH = rotate(q_BTNH, step.position_BT), rotate(k_BTKH, step.position_BT)
+    q_BTNH, k_BTKH = slots.turned(q_BTNH, k_BTKH, step, rotate)
     _write(site, step, k_BTKH, v_BTKH)
     tokens, each = q_BTNH.shape[1], ops.QUERY_BLOCK
+    if step.start is not None and tokens == 1:
+        return _attend_all(site, step, q_BTNH, rule, bias), site
     spans = [slice(at, min(at + each, tokens)) for at in range(0, tokens, each)]
     parts = [_attend(site, step, q_BTNH[:, span], span, rule, bias) for span in spans]
     return parts[0] if len(parts) == 1 else torch.cat(parts, 1), site
@@ -184,15 +185,39 @@ def poison_site(
 
 def _write(site: PerTokenSite, step: Step, k_BTKH: Array, v_BTKH: Array) -> None:
     quantize = codes.quantize_int8 if site.form.kind == "int8" else codes.quantize_fp8
-    row_P, token_P = step.real
-    slot_P = step.position_BT[row_P, token_P].long()
-    for code_BKCH, scale_BKC, new_BTKH in (
-        (site.k_code_BKCH, site.k_scale_BKC, k_BTKH),
-        (site.v_code_BKCH, site.v_scale_BKC, v_BTKH),
+    code_YBTKH, scale_YBTK = quantize(torch.stack((k_BTKH, v_BTKH)))
+    held = ((site.k_code_BKCH, site.k_scale_BKC), (site.v_code_BKCH, site.v_scale_BKC))
+    for (code_BKCH, scale_BKC), code_BTKH, scale_BTK in zip(
+        held, code_YBTKH, scale_YBTK, strict=True
     ):
-        code_PKH, scale_PK = quantize(new_BTKH[row_P, token_P])
-        code_BKCH[row_P, :, slot_P] = code_PKH.view(code_BKCH.dtype)
-        scale_BKC[row_P, :, slot_P] = scale_PK
+        slots.write_tokens(code_BKCH, code_BTKH.view(code_BKCH.dtype), step)
+        slots.write_tokens(scale_BKC, scale_BTK, step)
+
+
+def _attend_all(
+    site: PerTokenSite, step: Step, q_BTNH: Array, rule: ops.Rule, bias: Bias | None
+) -> Array:
+    """Return the outputs of one query a row, all of which see all tokens, and as many."""
+    up, used, form = ops.wide(q_BTNH.dtype), step.used, site.form
+    q_BKMH = ops.group_queries(q_BTNH, site.k_scale_BKC.shape[1]).to(up)
+    tiles = [slice(at, at + size) for at, size in coded.tiles(q_BKMH, used, most=TILE)]
+    k_scale_BK1S, v_scale_BK1S = (
+        scale_BKC[:, :, None, :used].to(up) for scale_BKC in (site.k_scale_BKC, site.v_scale_BKC)
+    )
+
+    def numbers(code_BKCH: Array, slot_S: slice) -> Array:
+        code_BKSH = _numbers(code_BKCH[:, :, slot_S], form)
+        return step.room(*code_BKSH.shape, dtype=up).copy_(code_BKSH)
+
+    products = [torch.matmul(q_BKMH, numbers(site.k_code_BKCH, slot_S).mT) for slot_S in tiles]
+    view = View(step, q_BKMH, slice(0, 1), q_BTNH.shape[2], rule, bias)
+    product_BKMS = (products[0] if len(tiles) == 1 else torch.cat(products, -1)) * k_scale_BK1S
+    weight_BKMS = view.scored(product_BKMS, slots.first(step, bias)).softmax(-1) * v_scale_BK1S
+    parts = [
+        torch.matmul(weight_BKMS[..., slot_S], numbers(site.v_code_BKCH, slot_S))
+        for slot_S in tiles
+    ]
+    return ops.ungroup(sum(parts[1:], parts[0]).to(site.v_scale_BKC.dtype), tokens=1)
 
 
 def _attend(
@@ -205,8 +230,8 @@ def _attend(
     end_B1 = (step.length_B + step.count_B).unsqueeze(1)
     used = max(min(end, before + span.stop) for before, end in step.spans)
     state = carried.start(q_BKMH)
-    for start in range(0, used, TILE):
-        slot_S = slice(start, min(start + TILE, used))
+    for start, size in coded.tiles(q_BKMH, used, most=TILE):
+        slot_S = slice(start, start + size)
         k_BKSH, v_BKSH, k_scale_BK1S, v_scale_BK1S = (
             _numbers(site.k_code_BKCH[:, :, slot_S], site.form).to(up),
             _numbers(site.v_code_BKCH[:, :, slot_S], site.form).to(up),

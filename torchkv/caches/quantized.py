@@ -30,9 +30,9 @@ from torchkv.caches.state import Bias, Cache, Expand, Rotate, Step
 from torchkv.caches.view import View
 
 OPTIONS = QUANTIZED_OPTIONS
-# Tokens of a tile, of which a plane of codes at a time is dequantized. Calls cost most: at 256
-# tokens a step of SmolLM2 with 2,048 used took 1.6 times as long.
-TILE = 1024
+# Tokens of a tile, at most: one layer's keys or values of so many are dequantized at once. Calls
+# cost most: with 2,048 used tokens of SmolLM2, in tiles of 256, they took most of a step.
+TILE = 4096
 
 
 def init_site(
@@ -115,11 +115,14 @@ def attend(
         ShapeError: Batch, K, H or dtype differ from the site; see
             `caches.attend`.
 
-    Cost: reads the codes of the used tiles of 1,024 tokens, one plane of them dequantized at once,
-    and 2R + T tokens as they are.
+    Cost: reads the codes of the used tiles of 4,096 tokens, one of them dequantized at once, and
+    2R + T tokens as they are; of a step of one token, all rows alike, R.
     """
-    if rotate is not None:
-        q_BTNH, k_BTKH = rotate(q_BTNH, step.position_BT), rotate(k_BTKH, step.position_BT)
+    q_BTNH, k_BTKH = slots.turned(q_BTNH, k_BTKH, step, rotate)
+    tokens, each = q_BTNH.shape[1], ops.QUERY_BLOCK
+    if step.start is not None and tokens == 1 and site.form.order != "kivi":
+        coded.write(site, step, k_BTKH, v_BTKH)
+        return _attend_last(site, step, q_BTNH, rule, bias), site
     whole = coded.beside(site, k_BTKH, v_BTKH)
     coded.write(site, step, k_BTKH, v_BTKH)
     if step.fresh and site.form.order == "kivi":
@@ -133,7 +136,6 @@ def attend(
             bias=bias,
         )
         return out_BTNH, site
-    tokens, each = q_BTNH.shape[1], ops.QUERY_BLOCK
     spans = [slice(at, min(at + each, tokens)) for at in range(0, tokens, each)]
     parts = [_attend(site, whole, step, q_BTNH[:, span], span, rule, bias) for span in spans]
     return parts[0] if len(parts) == 1 else torch.cat(parts, 1), site
@@ -221,6 +223,29 @@ def poison_site(
     return site
 
 
+def _attend_last(
+    site: QuantizedSite, step: Step, q_BTNH: Array, rule: ops.Rule, bias: Bias | None
+) -> Array:
+    """Return the outputs of one query a row, all rows of one length: each edge is one number."""
+    used, block, up = step.used, site.form.residual_length, ops.wide(q_BTNH.dtype)
+    key_edge, value_edge = used // block * block, max(used - block, 0)
+    q_BKMH = ops.group_queries(q_BTNH, site.k_ring_BKHA.shape[1]).to(up)
+    products = [
+        coded.score_tile(site, step, q_BKMH, *tile)
+        for tile in coded.tiles(q_BKMH, key_edge, most=TILE, block=block)
+    ]
+    k_BKHS = ring.latest(site.k_ring_BKHA, key_edge, used, axis=3).to(up)
+    products.append(torch.matmul(q_BKMH, k_BKHS))
+    view = View(step, q_BKMH, slice(0, 1), q_BTNH.shape[2], rule, bias)
+    weight_BKMS = view.scored(torch.cat(products, -1), slots.first(step, bias)).softmax(-1)
+    v_BKSH = ring.latest(site.v_ring_BKAH, value_edge, used, axis=2).to(up)
+    out_BKMH = torch.matmul(weight_BKMS[..., value_edge:], v_BKSH)
+    for start, size in coded.tiles(q_BKMH, value_edge, most=TILE):
+        part_BKMS = weight_BKMS[..., start : start + size]
+        out_BKMH += coded.weigh_tile(site, step, part_BKMS, start, size, all_seen=True)
+    return ops.ungroup(out_BKMH.to(site.v_ring_BKAH.dtype), tokens=1)
+
+
 def _attend(
     site: QuantizedSite,
     whole: tuple[Array, Array],
@@ -247,19 +272,18 @@ def _attend(
 
 def _far(state: Carried, site: QuantizedSite, view: View, near_B: Array, far: int) -> Carried:
     """Return the state with all keys before the near part, tile by tile."""
-    (rows, tokens), block = view.query_BT.shape, site.form.residual_length
-    each = max(TILE // block, 1) * block
-    for start in range(0, far, each):
-        size = min(each, far - start)
+    rows, tokens = view.query_BT.shape
+    block = site.form.residual_length
+    for start, size in coded.tiles(view.q_BKMH, far, most=TILE, block=block):
         key_S = torch.arange(start, start + size, dtype=torch.int32, device=near_B.device)
         key_BS = key_S.expand(rows, -1)
         seen_B1S = (key_BS < near_B.unsqueeze(1)).unsqueeze(1)
-        product_BKMS = coded.score_tile(site, view.q_BKMH, start, size)
+        product_BKMS = coded.score_tile(site, view.step, view.q_BKMH, start, size)
         state = carried.add(
             state,
             view.scored(product_BKMS, key_BS),
             view.spread(seen_B1S.expand(-1, tokens, -1)),
-            lambda w, start=start, size=size: coded.weigh_tile(site, w, start, size),
+            lambda w, at=start, size=size: coded.weigh_tile(site, view.step, w, at, size),
         )
     return state
 

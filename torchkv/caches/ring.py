@@ -34,6 +34,16 @@ def floor(length_B: Int[Array, " B"], peak_B: Int[Array, " B"], ring: int, slack
     return (peak_B - slack).masked_fill(peak_B <= ring, 0)
 
 
+def latest(
+    x_BKC: Float[Array, "B K _ _"], first: int, end: int, *, axis: int
+) -> Float[Array, "B K _ _"]:
+    """Return what the ring along an axis holds of tokens first to end - 1, in their order."""
+    slots_in_all, at = x_BKC.shape[axis], first % x_BKC.shape[axis]
+    front = x_BKC.narrow(axis, at, min(end - first, slots_in_all - at))
+    rest = end - first - front.shape[axis]
+    return torch.cat((front, x_BKC.narrow(axis, 0, rest)), axis) if rest else front
+
+
 def write(
     k_BKHA: Float[Array, "B K H A"],
     v_BKAH: Float[Array, "B K A H"],

@@ -154,9 +154,12 @@ def attend(
             `caches.attend`.
 
     Cost: reads the used slots; for a long chunk a copy joined with it. Once something is dropped
-    each query is multiplied twice, unless the variant is the absolute one.
+    each query is multiplied twice, unless the variant is the absolute one, or each row of one
+    length brings one token: then each key is read for one query a head.
     """
     form, tokens = site.form, q_BTNH.shape[1]
+    if step.start is not None and tokens == 1:
+        return _attend_last(site, step, q_BTNH, k_BTKH, v_BTKH, rule, rotate, bias), site
     sizes = {"sinks": form.sinks, "ring": site.k_BKSH.shape[2] - form.sinks}
     # As long as nothing is dropped, index, slot and position are one.
     is_whole = step.used <= form.sinks + form.window
@@ -251,6 +254,56 @@ def poison_site(
     _, intact_BS = _intact(site, length_B, peak_B)
     k_BKSH, v_BKSH = slots.poison(site.k_BKSH, site.v_BKSH, intact_BS)
     return dataclasses.replace(site, k_BKSH=k_BKSH, v_BKSH=v_BKSH)
+
+
+def _attend_last(
+    site: SinkSite,
+    step: Step,
+    q_BTNH: Array,
+    k_BTKH: Array,
+    v_BTKH: Array,
+    rule: ops.Rule,
+    rotate: Rotate | None,
+    bias: Bias | None,
+) -> Array:
+    """Write and read one token a row, all rows of one length: what it sees are whole slices."""
+    heads, up, at = q_BTNH.shape[2], ops.wide(q_BTNH.dtype), step.used - 1
+    ring, by_slot = site.k_BKSH.shape[2] - site.form.sinks, site.turned_by == "slot"
+    newest, pieces = laps.pieces(at, form=site.form, ring=ring, by_slot=by_slot)
+    if rotate is not None:
+        at_BL, both_BLNH = step.position_BT, torch.cat((q_BTNH, k_BTKH), 2)
+        if by_slot and len(pieces) > 1:
+            at_BL = at_BL.new_tensor([[turn for _, turn in pieces]]).expand(len(at_BL), -1)
+            both_BLNH = both_BLNH.expand(-1, len(pieces), -1, -1)
+        turned_BLNH = rotate(both_BLNH, at_BL)
+        # The last piece ends with the new key, which is turned as the query is for it.
+        q_BTNH, k_BTKH = turned_BLNH[:, :, :heads], turned_BLNH[:, -1:, heads:]
+    slots.write_slice(site.k_BKSH, site.v_BKSH, k_BTKH, v_BTKH, start=newest)
+    if len(pieces) == 1 and bias is None and rule.soft_cap is None:
+        k_BKSH, v_BKSH = (x[:, :, : at + 1] for x in (site.k_BKSH, site.v_BKSH))
+        return slots.attend_all(q_BTNH, k_BKSH, v_BKSH, rule=rule)
+    k_XSH, v_XSH = site.k_BKSH.flatten(0, 1), site.v_BKSH.flatten(0, 1)
+    q_BLKMH = q_BTNH.unflatten(2, (site.k_BKSH.shape[1], -1)).to(up)
+    queries = q_BLKMH.unbind(1) * (len(pieces) if q_BLKMH.shape[1] == 1 else 1)
+    products = [
+        torch.bmm(q_BKMH.flatten(0, 1), k_XSH[:, slot_S].mT.to(up))
+        for q_BKMH, (slot_S, _) in zip(queries, pieces, strict=True)
+    ]
+    product_BKMS = torch.cat(products, -1).unflatten(0, site.k_BKSH.shape[:2])
+    view = View(step, queries[0], slice(0, 1), heads, rule, bias)
+    key_BS = None if bias is None else _positions(site, step, pieces)
+    weight_XMS = view.scored(product_BKMS, key_BS).softmax(-1).to(v_XSH.dtype).flatten(0, 1)
+    parts = weight_XMS.split([x.shape[2] for x in products], 2)
+    out_XMH = torch.bmm(parts[0], v_XSH[:, pieces[0][0]])
+    for part_XMS, (slot_S, _) in zip(parts[1:], pieces[1:], strict=True):
+        out_XMH = torch.baddbmm(out_XMH, part_XMS, v_XSH[:, slot_S])
+    return ops.ungroup(out_XMH.unflatten(0, site.k_BKSH.shape[:2]), tokens=1)
+
+
+def _positions(site: SinkSite, step: Step, pieces: list[tuple[slice, int]]) -> Array:
+    """Return the positions in the text of these slots' tokens."""
+    key_BS, _ = _places(site, step.length_B + 1)
+    return torch.cat([key_BS[:, slot_S] for slot_S, _ in pieces], 1)
 
 
 def _attend(

@@ -14,7 +14,7 @@ from torch import Tensor as Array
 
 from jaxkv.spec.errors import ShapeError, Unsupported
 from torchkv import ops
-from torchkv.caches.state import Bias, Expand
+from torchkv.caches.state import Bias, Expand, Rotate, Step
 
 
 def heads_first(x_BTKH: Float[Array, "B T K H"]) -> Float[Array, "B K T H"]:
@@ -58,6 +58,39 @@ def write_slots(
     k_BKSH.transpose(1, 2)[row_P, slot_P] = new_k_BTKH[row_P, token_P]
     if v_BKSH is not None and new_v_BTKH is not None:
         v_BKSH.transpose(1, 2)[row_P, slot_P] = new_v_BTKH[row_P, token_P]
+
+
+def write_tokens(
+    x_BKC: Shaped[Array, "B K C ..."], new_BTK: Shaped[Array, "B T K ..."], step: Step
+) -> None:
+    """Write a step's real tokens at their positions, in place; padding may be anything."""
+    if step.start is not None:
+        x_BKC.narrow(2, step.start, new_BTK.shape[1]).copy_(new_BTK.transpose(1, 2))
+        return
+    row_P, token_P = step.real
+    slot_P = step.position_BT[row_P, token_P].long()
+    x_BKC.transpose(1, 2)[row_P, slot_P] = new_BTK[row_P, token_P]
+
+
+def turned(
+    q_BTNH: Float[Array, "B T N H"],
+    k_BTKH: Float[Array, "B T K H"],
+    step: Step,
+    rotate: Rotate | None,
+) -> tuple[Float[Array, "B T N H"], Float[Array, "B T K H"]]:
+    """Return queries and keys turned by their positions, both at once."""
+    if rotate is None:
+        return q_BTNH, k_BTKH
+    both_BTNH = rotate(torch.cat((q_BTNH, k_BTKH), 2), step.position_BT)
+    return both_BTNH[:, :, : q_BTNH.shape[2]], both_BTNH[:, :, q_BTNH.shape[2] :]
+
+
+def first(step: Step, bias: Bias | None) -> Int[Array, "B S"] | None:
+    """Return the positions of all slots that a step uses, if a bias asks where keys stand."""
+    if bias is None:
+        return None
+    key_S = torch.arange(step.used, dtype=torch.int32, device=step.length_B.device)
+    return key_S.expand(len(step.length_B), -1)
 
 
 def values_of(

@@ -6,6 +6,7 @@ Letters: B rows, T new tokens, S slots, N query heads, K key/value heads, H head
 tokens of all rows.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -162,3 +163,19 @@ class Step:
         """Row and token number of every real token."""
         row_P, token_P = self.valid_BT.nonzero(as_tuple=True)
         return row_P, token_P
+
+    @cached_property
+    def rooms(self) -> dict[torch.dtype, Array]:
+        """Room for what one layer after the other computes and forgets, by dtype."""
+        return {}
+
+    def room(self, *shape: int, dtype: torch.dtype) -> Array:
+        """Return an array that holds anything, the same memory at each call.
+
+        Allocated anew, a layer's megabyte costs as much in page faults as what is written to it.
+        """
+        size, held = math.prod(shape), self.rooms.get(dtype)
+        if held is None or held.numel() < size:
+            held = torch.empty(size, dtype=dtype, device=self.length_B.device)
+            self.rooms[dtype] = held
+        return held[:size].view(shape)

@@ -39,14 +39,18 @@ class View:
         return self.step.position_BT[:, self.span]
 
     def scored(
-        self, product_BKMS: Float[Array, "B K M S"], key_BS: Int[Array, "B S"]
+        self, product_BKMS: Float[Array, "B K M S"], key_BS: Int[Array, "B S"] | None
     ) -> Float[Array, "B K M S"]:
-        """Return scaled, capped and biased scores of products of queries and keys."""
+        """Return scaled, capped and biased scores of products of queries and keys.
+
+        Without a bias nobody asks where the keys stand, and None is enough.
+        """
         score_BKMS = product_BKMS * self.rule.scale
         if self.rule.soft_cap is not None:
             score_BKMS = ops.soft_cap(score_BKMS, cap=self.rule.soft_cap)
         if self.bias is None:
             return score_BKMS
+        assert key_BS is not None  # whoever has a bias has positions
         added_BNTS = self.bias(self.query_BT, key_BS)
         rows, tokens = self.query_BT.shape
         slots.check_bias(added_BNTS, expected=(rows, self.heads, tokens, key_BS.shape[1]))
