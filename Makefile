@@ -6,8 +6,10 @@ MODEL := .venv/.model
 # Tests run programs that are too small to share among threads: one process a core does better.
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 EACH_CORE := -n auto --dist loadfile
+# What another release of a framework would break first: formulas, programs, the twins' parity.
+QUICK := tests/reference tests/compiled tests/weights tests/parity/test_twins_and_oracle.py
 
-.PHONY: demo test test-deep test-wild lint bench crosscheck
+.PHONY: demo test test-deep test-wild test-versions lint bench crosscheck
 
 demo: $(MODEL)
 	@$(BIN)/python -m bench.demo
@@ -22,6 +24,12 @@ test-deep: $(MODEL)
 test-wild: $(READY)
 	$(BIN)/python -m tests.wild.environments
 	JAXKV_WILD=1 $(ONE_THREAD) $(BIN)/python -m pytest tests/wild
+
+# The oldest and newest jax, flax and torch of pyproject.toml's ranges: some GB under .versions/.
+test-versions: $(READY)
+	$(BIN)/python -m tests.versions
+	@for each in oldest newest; do echo "$$each:"; JAXKV_OFFLINE=1 $(ONE_THREAD) \
+	  .versions/$$each/bin/python -m pytest $(EACH_CORE) -W ignore::DeprecationWarning $(QUICK) || exit 1; done
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -53,7 +53,7 @@ def _drawn(job: Job, outcome: Outcome) -> dict[str, Any] | None:
 
 
 def _shrunk(job: Job, case: Case, outcome: Outcome, deadline: float) -> tuple[Case, Outcome]:
-    seen = {id(case): outcome}
+    seen, best = {id(case): outcome}, [(case, outcome)]
     candidate, reference = job.oracle.candidate, job.oracle.reference
     least = min(outcome.severity, 10.0)
 
@@ -64,12 +64,25 @@ def _shrunk(job: Job, case: Case, outcome: Outcome, deadline: float) -> tuple[Ca
             return False
         if (found.comparison is None) != (outcome.comparison is None):
             return False
+        if _moved_on(smaller, found, *best[-1]):
+            return False
         seen[id(smaller)] = found
+        best.append((smaller, found))
         return True
 
     half = time.monotonic() + 0.3 * max(0.0, deadline - time.monotonic())
     small = shrink(case, fails, deadline=half, first_id=describe(candidate).first_id)
     return small, seen[id(small)]
+
+
+def _moved_on(case: Case, outcome: Outcome, was: Case, before: Outcome) -> bool:
+    """Return whether it begins later, or only elsewhere because equal ids hide where."""
+    now, then = outcome.comparison, before.comparison
+    if now is None or then is None or now.first is None or then.first is None:
+        return False
+    same = case.ops == was.ops and case.ids.shape == was.ids.shape
+    at, before_at = now.first.position, then.first.position
+    return at > before_at or (same and at != before_at)
 
 
 def _ask(module: str, name: str, job: Job, case: Case, deadline: float) -> tuple[Any, str]:

@@ -75,7 +75,10 @@ def cache_class(cache: Any) -> Callable[..., Any] | None:
         return cache
     import transformers
 
-    made = getattr(transformers, NAMES.get(cache, str(cache)), None)
+    name = NAMES.get(cache, str(cache))
+    # Not every release tells all of its caches at the top.
+    homes = (transformers, transformers.cache_utils)
+    made = next((getattr(home, name) for home in homes if hasattr(home, name)), None)
     if made is None:
         raise CrosscheckError(
             f"adapt: cache is {cache!r}, expected {', '.join(NAMES)}, the name of a cache class of "

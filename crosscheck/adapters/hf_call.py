@@ -88,7 +88,8 @@ class Caller:
     def _given_mask(self, visible_BTS: NDArray, cache: Any) -> Any:
         """Return a prepared mask, one tensor, or one for each layer type where sizes differ."""
         new = visible_BTS.shape[1]
-        sizes = [_mask_sizes(layer, new) for layer in all_layers(cache)] if cache else []
+        first = visible_BTS.shape[2] - new
+        sizes = [_mask_sizes(layer, first, new) for layer in all_layers(cache)] if cache else []
         sizes = [s for s in sizes if s is not None] or [(visible_BTS.shape[2], 0)]
         types = getattr(text_config(self.model), "layer_types", None)
         if len(set(sizes)) == 1 or not types or len(types) != len(sizes):
@@ -111,8 +112,12 @@ class Caller:
         self.forwarded_positions += int(np.prod(shape[:2]))
 
 
-def _mask_sizes(layer: Any, new: int) -> tuple[int, int] | None:
+def _mask_sizes(layer: Any, fed: int, new: int) -> tuple[int, int] | None:
+    """Return how many slots a layer will show to so many new tokens, and the first one's token."""
     if not hasattr(layer, "keys") or not hasattr(layer, "get_mask_sizes"):
         return None
-    slots, first = layer.get_mask_sizes(new)
+    told = inspect.signature(layer.get_mask_sizes).parameters
+    # Releases 4.56 to 4.57 ask for the places of the tokens, not for their number.
+    given = to_torch(np.arange(fed, fed + new)) if "cache_position" in told else new
+    slots, first = layer.get_mask_sizes(given)
     return int(slots), int(first)

@@ -35,7 +35,7 @@ def _llama(model: Any, config: Any, rope: Mapping[str, Any]) -> tuple[dict[str, 
     width = config.hidden_size // config.num_attention_heads
     width = getattr(config, "head_dim", None) or width
     block = model.model.layers[0].self_attn
-    windows = hf_facts.windows(config)
+    windows = hf_facts.windows(model)
     layers = [
         {
             "attention": _attention(

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from crosscheck.adapters import torch_capture
+
 SLIDING = ("sliding_attention", "hybrid_sliding", "reference_sliding_attention")
 PLAIN_ROPE = (None, "default", "linear", "llama3", "proportional")
 
@@ -18,8 +20,23 @@ def decoder_config(config: Any) -> Any:
     return config.get_text_config(decoder=True)
 
 
-def windows(config: Any) -> tuple[int | None, ...]:
+def windows(model: Any) -> tuple[int | None, ...]:
     """Return the window of each layer that attends; None for a layer that sees everything."""
+    config = text_config(model)
+    own = _own_windows(model) if getattr(config, "layer_types", None) is None else ()
+    return own or _told_windows(config)
+
+
+def _own_windows(model: Any) -> tuple[int | None, ...]:
+    """Return what the attentions themselves say, as in releases without layer types; () if not."""
+    home = torch_capture.blocks(model)
+    attentions = [torch_capture.attention(block) for block in home[1]] if home else []
+    if not attentions or not all(hasattr(a, "sliding_window") for a in attentions):
+        return ()
+    return tuple(attention.sliding_window for attention in attentions)
+
+
+def _told_windows(config: Any) -> tuple[int | None, ...]:
     types = getattr(config, "layer_types", None)
     window = getattr(config, "sliding_window", None)
     if types is None and hasattr(config, "attention_layers"):

@@ -102,7 +102,7 @@ def probe(subject: Any) -> Facts:
     cache = _cache(run, found)
     _padding(run, found, plain, offset, own)
     found.say("visible", hf_masks.why_not(run, cached="cache" in found.has))
-    windows = hf_facts.windows(config)
+    windows = hf_facts.windows(run.subject.model)
     layers, kv_heads = _kv(found, cache)
     variants = hf_variants.names(subject.model, windows)
     found.say("window", None if "window=N" in variants else "no sliding_window in the config")

@@ -65,7 +65,7 @@ def facts_of(model: Any, facts: Any) -> Any:
     same = facts.kv_heads in (None, heads) or "gqa_as_mha" not in facts.variants
     return replace(
         facts,
-        windows=windows_of(config)[: len(facts.windows)],
+        windows=windows_of(model)[: len(facts.windows)],
         kv_heads=facts.kv_heads if same else heads,
     )
 
@@ -74,13 +74,14 @@ def rebuilt(model: Any, config: Any, *, attn: str | None = None) -> Any:
     """Return a new model of the same class from a changed config, with the same weights."""
     attn = attn or model.config._attn_implementation
     dtype = next(model.parameters()).dtype
-    twin = type(model)._from_config(config, attn_implementation=attn, dtype=dtype)
+    # By what name it takes a dtype changes with the release; nothing is loaded before the cast.
+    twin = type(model)._from_config(config, attn_implementation=attn).to(dtype)
     state = model.state_dict()
     for key, slot in twin.state_dict().items():
         if slot.shape != state[key].shape:
             state[key] = _repeated(key, state[key], slot.shape, text_config(model))
     twin.load_state_dict(state)
-    twin = twin.to(dtype).eval()
+    twin = twin.eval()
     tables = dict(model.named_buffers())
     with torch_module().no_grad():
         for key, slot in twin.named_buffers():

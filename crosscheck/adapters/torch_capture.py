@@ -28,6 +28,11 @@ def blocks(model: Any) -> tuple[str, Any] | None:
     return max(lists, key=lambda pair: len(pair[1]), default=None)
 
 
+def attention(block: Any) -> Any:
+    """Return the attention of a block; None where no child is named so."""
+    return _part(block, ATTENTION)
+
+
 def embedding(model: Any) -> Any:
     """Return the table of token embeddings: what the model says, or the first one it has."""
     if hasattr(model, "get_input_embeddings"):

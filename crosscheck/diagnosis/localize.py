@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from crosscheck.diagnosis.disorder import disorder
 from crosscheck.diagnosis.isolate import Isolation
 from crosscheck.diagnosis.trial import Trial, apart, run_trial
 from crosscheck.programs.case import Case
@@ -71,6 +72,10 @@ def _chunk(trial: Trial, position: int) -> int | None:
 
 def _origin(trial: Trial) -> Origin:
     """Return the layer, the point, and whether its input was wrong already."""
+    mixed = disorder(trial)
+    if mixed is not None and not _wrong_before(trial, mixed.tokens):
+        words = "right before this gather, wrong after it"
+        return Origin(mixed.layer, mixed.part, False, None, words)
     if trial.first is None:
         return _captured(trial)
     first = trial.first
@@ -88,6 +93,10 @@ def _origin(trial: Trial) -> Origin:
     made = alone.verdict(f"layers.{first.layer}.attn", layer=first.layer)
     origin = alone.first if made.inherited else None
     return Origin(first.layer, first.parts[0], made.inherited, origin, made.words)
+
+
+def _wrong_before(trial: Trial, position: int) -> bool:
+    return trial.wrong is not None and bool(trial.wrong[:, :position].any())
 
 
 def _captured(trial: Trial) -> Origin:

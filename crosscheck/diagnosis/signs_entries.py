@@ -27,11 +27,11 @@ def stored(trial: Trial) -> Iterator[Diagnosis]:
     evicted = _evicted(trial, first.event, first.layer)
     if evicted:
         yield Diagnosis("rollback.evicted", 0.92, evicted)
-    elif event.verb == "gather":
-        yield from _gathered(trial, event, first.layer)
     elif first.shows == "bookkeeping":
         yield from _counted(trial, event, first.row)
-    elif first.layer == 0:
+    elif first.shows == "overwrite" and (beyond := _beyond(trial, event, first.row)):
+        yield Diagnosis("capacity.clamp", 0.92, beyond)
+    elif first.layer == 0 and event.verb != "gather":
         start = max(0, len(event.before[first.row]) - (len(event.texts[first.row]) - len(owed)))
         yield from _instead(trial, ours, owed, start)
 
@@ -44,6 +44,14 @@ def _evicted(trial: Trial, index: int, layer: int) -> str:
         if event.verb == "rollback" and event.run == run and window and fed > window:
             return f"{fed} tokens had gone through a window of {window} before the rollback"
     return ""
+
+
+def _beyond(trial: Trial, event: Event, row: int) -> str:
+    """Return a sentence where a step went past the room that there was; "" where none did."""
+    room, fed = trial.rooms[event.run], len(event.texts[row])
+    if room is None or fed <= room or event.verb != "step":
+        return ""
+    return f"with {fed} tokens in a room of {room} the step overwrote an earlier entry"
 
 
 def _instead(trial: Trial, ours: Entries, owed: Entries, start: int) -> Iterator[Diagnosis]:
@@ -72,6 +80,19 @@ def _instead(trial: Trial, ours: Entries, owed: Entries, start: int) -> Iterator
         words = "new slots hold " + ("zeros" if empty else "entries of other tokens")
         yield Diagnosis("append.stale.values" if not bad_k.any() else "append.stale", 0.9, words)
         return
+
+
+def ringed(trial: Trial) -> Iterator[Diagnosis]:
+    """The subject tells the length of a ring for that of the text."""
+    windows = [window for window in trial.info.windows if window]
+    for event in trial.events:
+        if event.verb != "step" or event.length is None or event.padded or not windows:
+            continue
+        for text, told in zip(event.texts, np.asarray(event.length).tolist(), strict=True):
+            if told == min(windows) < len(text):
+                words = f"after {len(text)} tokens it tells a length of {told}, a layer's window"
+                yield Diagnosis("length.from_ring", 0.92, words)
+                return
 
 
 def rounded(trial: Trial) -> Iterator[Diagnosis]:
@@ -156,36 +177,6 @@ def _wrong_places(position: int, start: int) -> dict[str, int]:
     }
 
 
-def _gathered(trial: Trial, event: Event, layer: int) -> Iterator[Diagnosis]:
-    """Compare keys and values after a gather with those of the rows as they were before."""
-    fits: dict[str, set[str]] = {"k": set(), "v": set()}
-    orders = {
-        "done": event.texts,
-        "left": tuple(event.before[i] for i in range(len(event.rows)) if i < len(event.before)),
-    }
-    for name, texts in orders.items():
-        if len(texts) != len(event.texts):
-            continue
-        for part, side in (("k", "keys_NKH"), ("v", "values_NKH")):
-            if all(
-                _equal(
-                    getattr(entries(event.kv[layer], row), side),
-                    getattr(trial.right.after(text)[layer], side),
-                )
-                for row, text in enumerate(texts)
-            ):
-                fits[part].add(name)
-    if fits["k"] != fits["v"]:
-        words = "after the gather only one of keys and values stands in the new order"
-        yield Diagnosis("gather.partial", 0.9, words)
-    elif "done" not in fits["k"]:
-        skipped = "left" in fits["k"]
-        words = "after the gather the rows stand " + (
-            "as before" if skipped else "in another order"
-        )
-        yield Diagnosis("gather.skipped" if skipped else "gather.inverse", 0.85, words)
-
-
 def _counted(trial: Trial, event: Event, row: int) -> Iterator[Diagnosis]:
     text, before = event.texts[row], event.before[row]
     held = len(entries(event.kv[0], row))
@@ -203,11 +194,6 @@ def _counted(trial: Trial, event: Event, row: int) -> Iterator[Diagnosis]:
         yield Diagnosis("prompt.reprocessed", 0.8 if again and new != len(before) else 0.5, words)
     elif held == trial.rooms[event.run]:
         yield Diagnosis("capacity.clamp", 0.9, f"{words}: all the room there was, and no refusal")
-
-
-def _equal(a: NDArray, b: NDArray) -> bool:
-    n = min(len(a), len(b))
-    return not differs(a[len(a) - n :], b[len(b) - n :]).any()
 
 
 def _bits(*arrays: NDArray) -> int:
@@ -232,4 +218,4 @@ def _repeats(wrong_NKH: NDArray, right_NKH: NDArray) -> bool:
 
 
 PLACES = tuple(_wrong_places(0, 0))
-SIGNS = (stored, rounded, empty, turned, dropped)
+SIGNS = (stored, ringed, rounded, empty, turned, dropped)

@@ -87,6 +87,30 @@ def windowed(trial: Trial) -> Iterator[Diagnosis]:
     yield Diagnosis("window.off_by_one" if narrow else "window.off_by_one.wide", 0.7, words)
 
 
+def early(trial: Trial) -> Iterator[Diagnosis]:
+    """One token a step, the first that is wrong is the one with which the window is just full."""
+    windows = set(trial.info.windows)
+    window = next(iter(windows)) if len(windows) == 1 else None
+    if not window or not 1 < window <= trial.case.ids.shape[1]:
+        return
+    if "cache" not in trial.info.capabilities:
+        return
+    ids = trial.case.ids[:1, :window]
+    wrong_T = apart(_one_by_one(trial.candidate, ids), trial.reference.full(ids.copy()), None)[0]
+    if wrong_T[-1] and not wrong_T[:-1].any():
+        words = f"one token a step, the first wrong one is the last that a window of {window} holds"
+        yield Diagnosis("window.off_by_one", 0.92, words)
+
+
+def _one_by_one(subject: Any, ids: NDArray, room: int = 32) -> NDArray:
+    """Return the logits of one token a step."""
+    state, parts = subject.init(len(ids), room), []
+    for at in range(ids.shape[1]):
+        logits, state = subject.step(state, ids[:, at : at + 1].copy())
+        parts.append(np.array(logits))
+    return np.concatenate(parts, axis=1)
+
+
 def roomy(trial: Trial) -> Iterator[Diagnosis]:
     """The room of the cache changes its logits."""
     if not trial.info.capabilities >= {"capacity", "chunk"}:
@@ -127,14 +151,11 @@ def shrunk(trial: Trial) -> Iterator[Diagnosis]:
         return
     ids = trial.case.ids[:, : room + 3]
     rows, t = ids.shape
-    state, parts = trial.candidate.init(rows, room), []
-    for at in range(t):
-        logits, state = trial.candidate.step(state, ids[:, at : at + 1].copy())
-        parts.append(np.array(logits))
+    stepped = _one_by_one(trial.candidate, ids, room)
     age_TT = np.arange(t)[:, None] - np.arange(t)
     band = np.broadcast_to((age_TT >= 0) & (age_TT < room), (rows, t, t)).copy()
     banded = np.asarray(trial.candidate.full(ids.copy(), visible=band))
-    if not apart(np.concatenate(parts, axis=1), banded, None).any():
+    if not apart(stepped, banded, None).any():
         words = f"with room for {room} the logits are those of a window of {room}"
         yield Diagnosis("capacity.shrinks_window", 0.95, words)
 
@@ -196,6 +217,7 @@ SIGNS = (
     moved,
     windowed,
     past_window,
+    early,
     shifted,
     roomy,
     shrunk,

@@ -165,6 +165,30 @@ def window_chunk_drops_past(subject: Any) -> Planted:
 
 
 @fault(
+    name="window.chunk_drops_past.shifted",
+    needs=NEEDS | {"chunk"},
+    kinds="D",
+    shows="attention",
+    applies=has_common_window,
+    advice="Look at the branch of the ring for a chunk that is longer than the window.",
+)
+def window_chunk_drops_past_shifted(subject: Any) -> Planted:
+    """A chunk longer than the window sees only itself, through a mask that counts what it lost."""
+
+    def see(planted: Planted, held: Held, columns: int, width: int) -> NDArray | None:
+        window = narrowest(planted.facts)
+        if not columns or width <= window:
+            return None
+        query_T1, key_S = at(columns, width)
+        # The mask takes the chunk's first token for the oldest one that the ring would still hold.
+        counted_S = key_S - columns + max(columns - window + 1, 0)
+        near_TS = (counted_S <= query_T1) & (counted_S > query_T1 - window)
+        return near_TS & (key_S >= columns)
+
+    return Seeing(subject, windowed(see))
+
+
+@fault(
     name="window.chunk_too_wide",
     needs=NEEDS | {"chunk"},
     kinds="D",

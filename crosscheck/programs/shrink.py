@@ -114,6 +114,8 @@ def _fewer_tokens(case: Case) -> Iterator[Case]:
             # A relation's own partition must keep feeding exactly the text.
             if fed == tokens and all(isinstance(op, Append) for op in case.ops):
                 yield replace(short, ops=_partition(case.ops, kept))
+                # What goes wrong after a long first chunk needs only a shorter one.
+                yield replace(short, ops=_partition(case.ops[::-1], kept)[::-1])
 
 
 def _partition(ops: tuple[Op, ...], tokens: int) -> tuple[Op, ...]:

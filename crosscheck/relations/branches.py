@@ -109,7 +109,8 @@ def _gather_cases(info: SubjectInfo, seed: int) -> Iterator[Case]:
     for first in dict.fromkeys((t // 2, 2)):
         chunk = max(1, t - first - 2)
         tail = appends((*whole(info, chunk), *(1,) * (t - first - chunk)))
-        head = appends(whole(info, first))
+        # In two steps: a cache may keep what came last apart from what came before.
+        head = appends((*whole(info, first - 1), 1))
         for rows in ((2, 0, 1), (1, 1, 0), (2,), (0, 2, 1, 1)):
             ops = (*head, Gather(rows), *tail)
             yield Case(ids, ops, seed=seed, meta={"first": first})

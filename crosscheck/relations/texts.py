@@ -60,7 +60,7 @@ def straddling(info: SubjectInfo, tokens: int, window: int) -> list[tuple[int, .
     t = tokens
     if "chunk" not in info.capabilities:
         return [(1,) * t]
-    found = [_cut((3, 1, 4, 2, 4), t)]
+    found = [_cut((3, 1, 4, 2, 4), t), *([(1, t - 1)] if t - 1 > window else [])]
     found += [_cut((size,), t) for size in (window - 1, window, window + 1) if size > 0]
     return _distinct([*found, (*_first(window, t), *(1,) * max(0, t - window))], t)
 

@@ -50,6 +50,7 @@ ATTENTION = {
     "window.off_by_one.wide": (RING, CHUNKS),
     "window.cache_only": (PLAIN, CHUNKS),
     "window.chunk_drops_past": (RING, (("feed", 4), ("feed", 6))),
+    "window.chunk_drops_past.shifted": (RING, (("feed", 4), ("feed", 6))),
     "window.chunk_too_wide": (RING, CHUNKS),
     "window.evicts_newest": (RING, CHUNKS),
     "capacity.as_length": (PLAIN, CHUNKS),

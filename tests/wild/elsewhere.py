@@ -4,7 +4,7 @@ Each factory says in its first line which fault of its package it shows; `make t
 in the environments of environments.txt.
 """
 
-from tests.wild.models import SIZES, causal_lm
+from tests.wild.models import DENSE, SIZES, causal_lm
 
 
 def litgpt_softcap(cap=5.0):
@@ -71,6 +71,65 @@ def gpt_neox_sdpa():
     heads = {"num_hidden_layers": 3, "num_attention_heads": 4, "rotary_pct": 0.5}
     config = GPTNeoXConfig(**SIZES, **heads, intermediate_size=48)
     return causal_lm(config, "sdpa"), {"amplify": True}
+
+
+def mistral_sliding(cache="SlidingWindowCache"):
+    """WF-14: a fixed ring begins to shift one token early."""
+    from transformers import MistralConfig
+
+    config = MistralConfig(**DENSE, num_hidden_layers=2, sliding_window=5)
+    return causal_lm(config, "sdpa"), {"cache": cache, "amplify": True}
+
+
+def mistral_dynamic():
+    """With the cache that grows the same model is right."""
+    return mistral_sliding("dynamic")
+
+
+def gemma2_default():
+    """WF-15: the model asks layer 0, which keeps only a window, how long the text is."""
+    from transformers import Gemma2Config
+
+    config = Gemma2Config(**DENSE, num_hidden_layers=4, sliding_window=5)
+    return causal_lm(config, "sdpa"), {"amplify": True}
+
+
+def gemma2_dynamic():
+    """With the cache that grows the same model is right."""
+    return gemma2_default()[0], {"cache": "dynamic", "amplify": True}
+
+
+def mistral_static_chunks():
+    """WF-19: a chunk longer than the window drops what was there before it."""
+    return mistral_sliding("static")
+
+
+def mistral_dynamic_later():
+    """With the cache that grows this release is right too."""
+    return mistral_sliding("dynamic")
+
+
+def quantized_llama(backend="quanto"):
+    """WF-06: rows are selected in the full-precision tail alone, not in the codes."""
+    from transformers import LlamaConfig
+
+    axis, bits = (0, 4) if backend == "quanto" else (1, 8)
+    options = {"backend": backend, "nbits": bits, "q_group_size": 8, "residual_length": 64}
+    options |= {"axis_key": axis, "axis_value": axis}
+    config = LlamaConfig(**DENSE, num_hidden_layers=2)
+    cache = {"cache": "quantized", "cache_options": options}
+    return causal_lm(config, "sdpa"), cache | {"amplify": True}
+
+
+def quantized_llama_hqq():
+    """WF-06, in its second backend."""
+    return quantized_llama("hqq")
+
+
+def quantized_llama_reordered():
+    """With the verb that also moves the codes the same cache is right."""
+    model, hints = quantized_llama()
+    return model, hints | {"gather": "reorder_cache"}
 
 
 def keras_hub_neox():

@@ -20,7 +20,7 @@ RELATIONS = (
     *("cache.fork_gather", "cache.capacity", "pad.left", "pad.right", "ragged.continue"),
     *("window.ring", "pos.explicit"),
 )
-CACHES = ("dynamic", "static", "quantized")
+CACHES = ("dynamic", "static")
 # Families of transformers that have been seen right, then those that have not.
 FAMILIES = """
     llama gpt2 mistral gemma2 gemma3_text qwen2 qwen3 gpt_neox gpt_neo opt falcon phi phi3 mixtral
