@@ -36,7 +36,7 @@ CLEAN = {
     "x_transformers_plain": ("xt", "core"),
     "gpt2_eager": ("tf442", "core"),
     "mistral_dynamic": ("tf442", "core"),
-    "gemma2_dynamic": ("tf448", "core"),
+    "gemma2_wide": ("tf448", "core"),
     "mistral_dynamic_later": ("tf456", "core"),
     "quantized_llama_reordered": ("q524", "cache.fork_gather"),
     "onnx_right": ("onnx", "core"),
