@@ -61,7 +61,7 @@ def _smaller(case: Case, first_id: int) -> Iterator[Case]:
 
 def _fewer_ops(case: Case) -> Iterator[Case]:
     count = len(case.ops)
-    size = count // 2
+    size = 0 if _is_partition(case) else count // 2
     while size:
         for start in range(0, count - size + 1, size):
             yield replace(case, ops=case.ops[:start] + case.ops[start + size :])
