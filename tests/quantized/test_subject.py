@@ -40,6 +40,7 @@ PAIRS = [
     ("absolute", "cache.partition"),
     ("absolute", "ragged.continue"),
     ("absolute", "cache.causal"),
+    ("sinks", "gqa.mha"),
 ]
 RELATIONS = tuple(relation.name for relation in select("all"))
 each = pytest.mark.parametrize("twin", TWINS)
@@ -106,9 +107,13 @@ def test_a_right_cache_raises_no_alarm(twin, form, name):
     is_all = DEEP and (form, name) in PAIRS
     cases = list(relation.cases(describe(right), 0))[: None if is_all else 2]
 
-    for case in cases:
-        outcome = run_case(relation, right, right, case, rtol=oracle.rtol)
-        assert outcome.verdict == "pass", outcome.reason
+    outcomes = [run_case(relation, right, right, case, rtol=oracle.rtol) for case in cases]
+
+    assert outcomes[0].verdict == "pass", outcomes[0].reason
+    for outcome in outcomes:
+        # A rollback past the slack is refused, as it should be.
+        past = outcome.verdict == "refused" and "Make the cache with slack" in outcome.reason
+        assert outcome.verdict == "pass" or past, outcome.reason
 
 
 @each
