@@ -90,6 +90,7 @@ def arguments(name: str, options: argparse.Namespace) -> list[str]:
         found += ["--against", revision]
     if options.caches:
         found += ["--caches", *options.caches]
+    found += ["--compile"] * options.compile + ["--no-torchkv"] * options.no_torchkv
     for flag, value in (("--keras-hub", options.keras_hub), ("--llama-cpp", options.llama_cpp)):
         found += [flag, value] if value else []
     return found

@@ -1,11 +1,16 @@
 """The cases of decode and prefill: batch, prompt, capacity and how much of it is used."""
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from bench.runner import Runner
 from jaxkv.spec.source import open_source, open_tokenizer
+
+Continue = Callable[[int], list[list[int]]]
+# Prompt tokens of all rows from which on the steps of decode are timed without their prefill.
+LONG = 2048
 
 
 @dataclass(frozen=True)
@@ -61,11 +66,33 @@ def _text() -> list[int]:
     return tokenizer.encode((Path(__file__).parent / "prompt.txt").read_text())
 
 
-def differing(case: Case, runners: list[Runner]) -> list[str]:
-    """Return the subjects whose ids differ from the last one's: they must not be timed."""
+def differing(
+    case: Case, runners: list[Runner], calls: Mapping[str, Continue] | None = None
+) -> list[str]:
+    """Return the subjects whose ids differ from the last one's: they must not be timed.
+
+    Args:
+        case: What is run.
+        runners: Who.
+        calls: By name, calls that continue the case's prompts, from `kept`; the others prefill.
+    """
+    kept = calls or {}
     texts = {
-        runner.name: runner.prepare(prompts_of(case), case.new, capacity=case.capacity)()
+        runner.name: kept[runner.name](case.new)
+        if runner.name in kept
+        else runner.prepare(prompts_of(case), case.new, capacity=case.capacity)()
         for runner in runners
     }
     expected = texts[runners[-1].name]
     return [name for name, ids in texts.items() if ids != expected]
+
+
+def kept(case: Case, runners: list[Runner]) -> dict[str, Continue]:
+    """Return, by name, the calls that continue a long case's prompts after they entered once.
+
+    None for a short case, and none of a subject that cannot: its every call prefills.
+    """
+    if case.batch * case.prompt < LONG or case.capacity is not None:
+        return {}
+    able = [runner for runner in runners if hasattr(runner, "kept")]
+    return {each.name: each.kept(prompts_of(case), case.new) for each in able}  # pyright: ignore[reportAttributeAccessIssue] as asked in the line above

@@ -31,6 +31,7 @@ def environment(*, precision: str = "float32") -> dict[str, Any]:
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else _cores(),
         "threads": threads(),
         "devices": devices(),
+        "driver": _driver(),
         "python": platform.python_version(),
         "versions": {name: found for name in PACKAGES if (found := _version(name))},
         "precision": precision,
@@ -43,9 +44,11 @@ def words(found: dict[str, Any]) -> str:
     """Return an environment as the two lines below a table."""
     versions = ", ".join(f"{name} {number}" for name, number in found["versions"].items())
     flags = ", ".join(f"{name}={value}" for name, value in found["flags"].items()) or "none"
+    driver = found.get("driver", "none")
+    devices = [*found["devices"], *[f"driver {driver}"] * (driver != "none")]
     return (
         f"{found['processor']}, {found['cores']} cores, threads {found['threads']}, "
-        f"{found['precision']}, devices {', '.join(found['devices'])}; flags {flags}; "
+        f"{found['precision']}, devices {', '.join(devices)}; flags {flags}; "
         f"commit {found['commit']}.\nPython {found['python']}, {versions}."
     )
 
@@ -67,13 +70,12 @@ def threads() -> str:
 
 
 def devices() -> list[str]:
-    """Return the accelerators and processors of the frameworks that are loaded, with drivers."""
+    """Return the accelerators and processors of the frameworks that are loaded."""
     found = []
     if jax := sys.modules.get("jax"):
         found += [f"jax {device.platform}:{device.device_kind}" for device in jax.devices()]
     if (torch := sys.modules.get("torch")) and torch.cuda.is_available():
         found.append(f"torch cuda:{torch.cuda.get_device_name()} (CUDA {torch.version.cuda})")
-        found.append(f"driver {_driver()}")
     return found or ["cpu"]
 
 
@@ -98,7 +100,7 @@ def _version(name: str) -> str | None:
 
 def _driver() -> str:
     query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-    return _output(query) or "unknown"
+    return _output(query) or "none"
 
 
 def _git(*arguments: str) -> str | None:

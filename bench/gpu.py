@@ -1,9 +1,10 @@
 """On the accelerator that is there: first token, decode and memory of a Llama-shaped random model.
 
-Every subject and batch is a process of its own, JAX without preallocation, because its peak cannot
-be reset. The logits of all are compared at the dtype's tolerance before anything is timed; regions
-are synchronised before and after; every path is run once before it is timed. Without an accelerator
-the same runs on the processor, and says so.
+Every subject and batch is a process of its own, every context too for JAX, whose peak cannot be
+reset and whose preallocation is off. Beside contiguous caches both twins' other layouts are timed,
+at the first dtype and batch and the longest context. The logits of all are compared at the dtype's
+tolerance before anything is timed; regions are synchronised before and after; every path is run
+once before it is timed. Without an accelerator the same runs on the processor, and says so.
 """
 
 import argparse
@@ -25,9 +26,16 @@ from bench.rows import Row, missing, report, rows_of, with_ratios
 from bench.timing import Spread
 from jaxkv.spec.config import ModelConfig
 
-SUBJECTS = ("jaxkv", "torchkv", "transformers-static", "transformers-compiled")
+SUBJECTS = (
+    "jaxkv",
+    "torchkv",
+    "torchkv-compiled",
+    "transformers-static",
+    "transformers-compiled",
+)
+TWINS = ("jaxkv", "torchkv")
 BASELINE = "transformers-compiled"
-ITEMSIZE = {"float32": 4, "bfloat16": 2}
+ITEMSIZE = {"bfloat16": 2, "float32": 4}
 # Of the largest |logit|, against the first subject's float32 logits: rounding of 16 layers.
 TOLERANCE = {"float32": 1e-4, "bfloat16": 6e-2}
 PROBE = "bench.gpu_probe"
@@ -37,9 +45,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add this benchmark's options."""
     parser.add_argument("--shape", choices=sorted(SHAPES), default="llama-1b")
     parser.add_argument("--subjects", nargs="+", default=SUBJECTS, metavar="NAME")
-    parser.add_argument("--dtypes", nargs="+", choices=sorted(ITEMSIZE), default=("bfloat16",))
+    parser.add_argument("--dtypes", nargs="+", choices=sorted(ITEMSIZE), default=tuple(ITEMSIZE))
     parser.add_argument("--batches", nargs="+", type=int, default=(1, 32), metavar="B")
     parser.add_argument("--contexts", nargs="+", type=int, default=(128, 1024), metavar="T")
+    parser.add_argument("--layouts", nargs="*", default=("paged", "quantized"), metavar="LAYOUT")
     parser.add_argument("--new", type=int, default=33, metavar="N", help="tokens after the prompt")
     parser.add_argument("--limit", type=float, default=330, metavar="SECONDS", help="of all")
 
@@ -97,8 +106,9 @@ def with_floors(rows: list[Row], config: ModelConfig, *, new: int) -> list[Row]:
     reads = {row.case.split("-")[0]: row.median for row in rows if row.metric == "weight_read_ms"}
     found = []
     for row in rows:
-        dtype, batch, context = (*row.case.split("-"), "", "")[:3]
-        read = reads.get(dtype)
+        dtype, batch, context, layout = (*row.case.split("-"), "", "", "")[:4]
+        # Other layouts read other bytes than are counted here.
+        read = None if layout else reads.get(dtype)
         step = row.median or 0.0
         if row.metric == "decode_ms_per_step" and read and step > 0:
             size = ITEMSIZE[dtype]
@@ -128,21 +138,34 @@ def _rows(
         note = f"not timed: logits differ by {error:.1e}, allowed {TOLERANCE[dtype]:.0e}"
         return [missing("gpu", dtype, subject, "logits_error", "", note)]
     rows = [Row("gpu", dtype, subject, "logits_error", "", error, error, error)]
-    for batch in options.batches:
-        arguments = {
-            "batch": batch,
-            "contexts": list(options.contexts),
-            "new": options.new,
-            "repeats": repeats,
-        }
+    for asked in asked_of(subject, dtype, options):
+        arguments = {**asked, "new": options.new, "repeats": repeats}
         found = run_probe(subject, dtype, options.shape, arguments, clock.left)
         if isinstance(found, str):
-            rows.append(
-                missing("gpu", f"{dtype}-b{batch}", subject, "decode_ms_per_step", "ms", found)
-            )
+            case = "-".join([dtype, f"b{asked['batch']}", *asked["layouts"]])
+            rows.append(missing("gpu", case, subject, "decode_ms_per_step", "ms", found))
             continue
         rows += [_row(subject, each) for each in found]
     return rows
+
+
+def asked_of(subject: str, dtype: str, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Return what each process of a subject measures: `batch`, `contexts`, `layouts`, `reads`."""
+    contexts = list(options.contexts)
+    # JAX resets no peak: a context's own needs a process of its own.
+    groups = [[each] for each in contexts] if subject == "jaxkv" else [contexts]
+    found = [
+        {"batch": batch, "contexts": group, "layouts": [], "reads": group is groups[0]}
+        for batch in options.batches
+        for group in groups
+    ]
+    if subject in TWINS and dtype == options.dtypes[0]:
+        longest, batch = [max(contexts)], options.batches[0]
+        found += [
+            {"batch": batch, "contexts": longest, "layouts": [layout], "reads": False}
+            for layout in options.layouts
+        ]
+    return found
 
 
 def _row(subject: str, found: dict[str, Any]) -> Row:

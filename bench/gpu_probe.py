@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from bench.compiled import CompiledRunner
 from bench.floors import weight_read
 from bench.gpu_shapes import SHAPES, random_checkpoint
 from bench.peers import TransformersRunner
@@ -28,10 +29,11 @@ def main(subject: str, dtype: str, shape: str, arguments: dict[str, Any]) -> lis
         return [{"device": device.name}]
     found = []
     batch = arguments["batch"]
+    layouts = arguments["layouts"]
     for context in arguments["contexts"]:
-        case = f"{dtype}-b{batch}-p{context}"
+        case = "-".join([dtype, f"b{batch}", f"p{context}", *layouts])
         found += measure(runner, device, case, batch, context, arguments)
-    if subject == "jaxkv" and batch == 1:
+    if subject == "jaxkv" and batch == 1 and arguments["reads"]:
         read = weight_read(runner.model)
         read()
         values = [read() for _ in range(arguments["repeats"])]
@@ -51,8 +53,9 @@ def open_runner(subject: str, dtype: str, shape: str) -> Runner:
 
     if torch.cuda.is_available():
         torch.set_default_device("cuda")
-    if subject == "torchkv":
-        return TwinRunner(subject, checkpoint, dtype=dtype)
+    if subject.startswith("torchkv"):
+        eager = TwinRunner("torchkv", checkpoint, dtype=dtype)
+        return eager if subject == "torchkv" else CompiledRunner(eager)
     _, _, cache = subject.partition("-")
     return TransformersRunner(checkpoint, cache=cache or "dynamic", dtype=dtype)
 
@@ -60,10 +63,11 @@ def open_runner(subject: str, dtype: str, shape: str) -> Runner:
 def logits(runner: Runner, vocab_size: int) -> np.ndarray:
     """Return the float32 logits of a fixed text's last position, without a cache."""
     ids = np.arange(7, 71, dtype=np.int32)[None] * 131 % vocab_size
-    if isinstance(runner, TwinRunner):
+    if isinstance(runner, TwinRunner | CompiledRunner):
         import importlib
 
-        subject = importlib.import_module(f"{runner.name}.subject").Subject(runner.model)
+        twin = runner.name.split("-")[0]
+        subject = importlib.import_module(f"{twin}.subject").Subject(runner.model)
         return np.asarray(subject.full(ids)[:, -1], np.float32)
     import torch
 
@@ -85,11 +89,13 @@ def measure(
     prompts = [[(row * 37 + at * 11) % vocab for at in range(context)] for row in range(batch)]
     device.reset()
     before = device.held()
-    whole = runner.prepare(prompts, new)
+    # Only the twins have others than the contiguous one.
+    layout = {"layout": arguments["layouts"][0]} if arguments["layouts"] else {}
+    whole = runner.prepare(prompts, new, **layout)
     note = out_of_memory(whole)
     if note is not None:
         return [_found(case, name, "ms", [], note) for name in ("ttft_ms", "decode_ms_per_step")]
-    first = runner.prepare(prompts, 1)
+    first = runner.prepare(prompts, 1, **layout)
     first()
     firsts, steps = [], []
     for _ in range(arguments["repeats"]):
@@ -150,7 +156,7 @@ class Device:
         return None if self._cuda is None else self._cuda.memory_allocated()
 
     def memory(self, before: int | None) -> list[tuple[str, int | None, str]]:
-        """Return metric, bytes or None, and why None: baseline, peak above it, reserved."""
+        """Return metric, bytes or None, and why None: baseline, peak above it, and in all."""
         if before is None:
             why = "the backend keeps no statistics of its memory"
             return [("peak_above_baseline", None, why)]
@@ -162,12 +168,14 @@ class Device:
             return [
                 ("baseline", before, ""),
                 ("peak_above_baseline", peak, "since the process began: JAX resets no peak"),
+                ("allocated", stats.get("bytes_in_use"), ""),
                 ("reserved", reserved, why),
             ]
         assert self._cuda is not None  # it told what it held
         return [
             ("baseline", before, ""),
             ("peak_above_baseline", self._cuda.max_memory_allocated() - before, ""),
+            ("allocated", self._cuda.memory_allocated(), ""),
             ("reserved", self._cuda.memory_reserved(), ""),
         ]
 

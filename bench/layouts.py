@@ -33,7 +33,8 @@ class Subject:
     Attributes:
         name: As in the results.
         options: Of `caches.init`.
-        used: Tokens that each row holds before the clock starts.
+        used: Tokens that each row holds before the clock starts, the longest where they differ.
+        rows: Tokens of each row where they differ.
         window: Of every layer, None for none.
         exact: Whether its ids must be those of contiguous with as many tokens and the same window.
     """
@@ -41,8 +42,13 @@ class Subject:
     name: str
     options: dict[str, Any]
     used: int = USED
+    rows: tuple[int, ...] = ()
     window: int | None = None
     exact: bool = True
+
+    def held(self, batch: int) -> list[int]:
+        """Return the tokens of each row."""
+        return list(self.rows) or [self.used] * batch
 
 
 FLAT = Subject("contiguous", {})
@@ -135,7 +141,7 @@ class Steps:
     def open(self, batch: int, subjects: tuple[Subject, ...]) -> list[str]:
         """Make the caches of a case; return the exact subjects with other ids than contiguous."""
         self.cache = {each.name: self.filled(each, batch=batch) for each in subjects}
-        texts = {each.name: self._run(each, NEW) for each in subjects}
+        texts = {each.name: self.ids(each) for each in subjects}
         right = {
             (each.used, each.window): texts[each.name] for each in subjects if not each.options
         }
@@ -152,7 +158,7 @@ class Steps:
         """Return the ids of contiguous with a subject's tokens and window."""
         flat = replace(FLAT, name="", used=subject.used, window=subject.window)
         self.cache[flat.name] = self.filled(flat, batch=batch)
-        ids = self._run(flat, NEW)
+        ids = self.ids(flat)
         del self.cache[flat.name]
         return ids
 
@@ -162,8 +168,10 @@ class Steps:
         cache = self.caches.init(
             config, batch=batch, capacity=used + 64, dtype=self.model.dtype, **subject.options
         )
-        counts = self._counts([used] * batch)
-        cache, step = self.caches.begin(cache, counts, T=used, fresh=True, rectangular=True)
+        counts = self._counts(subject.held(batch))
+        cache, step = self.caches.begin(
+            cache, counts, T=used, fresh=True, rectangular=not subject.rows
+        )
         sites = tuple(
             self._noisy(site, step, layer.attention, seed=at)
             for at, (site, layer) in enumerate(zip(cache.sites, config.layers, strict=True))
@@ -180,6 +188,10 @@ class Steps:
         )
         rule = self.caches.Rule(scale=1.0, window=attention.window)
         return self.write(site, step, k_BTKH, v_BTKH, rule)
+
+    def ids(self, subject: Subject) -> list[list[int]]:
+        """Return the new tokens of each row after what a subject's cache holds."""
+        return self._run(subject, NEW)
 
     def step_of(self, subject: Subject) -> Callable[[], float]:
         """Return the measurement of one step, in ms."""
@@ -219,7 +231,7 @@ class Steps:
             consume=True,
             keep_cache=True,
         )
-        held = self._counts([subject.used] * batch)
+        held = self._counts(subject.held(batch))
         self.cache[subject.name] = self.caches.rollback(found.cache, held)
         return found.new_tokens
 

@@ -9,7 +9,7 @@ import jinja2
 from markupsafe import Markup
 
 from bench.plots import bars
-from bench.rows import Row
+from bench.rows import REFERENCES, Row
 
 TEMPLATE = Path(__file__).parent / "page.html.jinja"
 
@@ -63,7 +63,14 @@ def page(
 
 def _group(metric: str, unit: str, rows: list[Row]) -> dict[str, Any]:
     best = {
-        case: min((row.median for row in members if row.median is not None), default=None)
+        case: min(
+            (
+                row.median
+                for row in members
+                if row.median is not None and row.subject not in REFERENCES
+            ),
+            default=None,
+        )
         for case, members in _by_case(rows).items()
     }
     return {
@@ -80,11 +87,14 @@ def _group(metric: str, unit: str, rows: list[Row]) -> dict[str, Any]:
             {
                 "case": row.case,
                 "subject": row.subject,
-                "numbers": [_number(x) for x in (row.median, row.low, row.high)],
+                # Counts are whole: no zeros behind their points.
+                "numbers": [_number(x, exact=not unit) for x in (row.median, row.low, row.high)],
                 "ratio": _number(row.ratio),
                 "floor": _number(row.floor_share),
                 "note": row.note,
-                "best": row.median is not None and row.median == best[row.case],
+                "best": row.median is not None
+                and row.median == best[row.case]
+                and row.subject not in REFERENCES,
             }
             for row in rows
         ],
@@ -98,8 +108,12 @@ def _by_case(rows: list[Row]) -> dict[str, list[Row]]:
     return found
 
 
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:,.3g}" if abs(value) < 100 else f"{value:,.0f}"
+def _number(value: float | None, *, exact: bool = False) -> str:
+    if value is None:
+        return ""
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:,.3g}" if exact else f"{value:#.3g}"
 
 
 def _plain(value: Any) -> str:

@@ -1,6 +1,6 @@
 """transformers as a subject: its model on our weights, under the names that it knows."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -60,6 +60,26 @@ class TransformersRunner:
         slots = capacity or len(prompts[0]) + budget
         return lambda: self._continue(prompts, budget, slots)
 
+    def kept(self, prompts: Rows, budget: int) -> Callable[[int], list[list[int]]]:
+        """Return the call that continues the prompts by so many tokens, `budget` at most.
+
+        They have entered a cache here, once, all but their last tokens.
+        """
+        import torch
+
+        head, last = [row[:-1] for row in prompts], [row[-1:] for row in prompts]
+        cache = self._new_cache(len(head[0]) + budget)
+        with torch.inference_mode():
+            ids = torch.tensor(head, device=self.model.device)
+            self.model(ids, cache=cache, use_cache=True, logits_to_keep=1)
+
+        def run(new: int) -> list[list[int]]:
+            found = self._steps(cache, last, new, first=self._step)
+            cache.crop(-new)
+            return found
+
+        return run
+
     def slots_read(self, case: Case) -> int:
         """Return how many slots of a row a step reads: a static cache is read whole."""
         if self._cache == "dynamic":
@@ -67,15 +87,18 @@ class TransformersRunner:
         return case.capacity or case.prompt + case.new
 
     def _continue(self, prompts: Rows, budget: int, slots: int) -> list[list[int]]:
+        return self._steps(self._new_cache(slots), prompts, budget, first=self.model)
+
+    def _steps(self, cache: Any, ids: Rows, budget: int, *, first: Any) -> list[list[int]]:
         import torch
 
         with torch.inference_mode():
-            cache, ids = self._new_cache(slots), torch.tensor(prompts, device=self.model.device)
-            new, forward = [], self.model
+            ids_BT = torch.tensor(ids, device=self.model.device)
+            new, forward = [], first
             for _ in range(budget):
-                out = forward(ids, cache=cache, use_cache=True, logits_to_keep=1)
-                ids = out.logits[:, -1:].argmax(-1)
-                new.append(ids)
+                out = forward(ids_BT, cache=cache, use_cache=True, logits_to_keep=1)
+                ids_BT = out.logits[:, -1:].argmax(-1)
+                new.append(ids_BT)
                 forward = self._step
             return torch.cat(new, 1).tolist()
 

@@ -1,5 +1,6 @@
 """Plots of results: bars and curves, as SVG for the inside of a page."""
 
+import itertools
 from collections.abc import Sequence
 
 from bench.rows import Row
@@ -14,20 +15,30 @@ def bars(rows: Sequence[Row], *, unit: str) -> str:
     if not any(row.median is not None for row in rows):
         return ""
     subjects = list(dict.fromkeys(row.subject for row in rows))
-    figure, axes = new_figure(9.0, 0.9 + 0.28 * len(rows))
-    for at, row in enumerate(rows):
+    places = _places(rows)
+    figure, axes = new_figure(9.0, 0.9 + 0.28 * (places[-1] + 1))
+    for at, row in zip(places, rows, strict=True):
         colour = COLOURS[subjects.index(row.subject) % len(COLOURS)]
         if row.median is None or row.low is None or row.high is None:
-            axes.text(0, at, f" {row.note}", va="center", fontsize=8, color=INK)
+            beside = {"xytext": (4, 0), "textcoords": "offset points"}
+            axes.annotate(row.note, (0, at), va="center", fontsize=8, color=INK, **beside)
             continue
         reach = [[row.median - row.low], [row.high - row.median]]
         axes.barh(at, row.median, color=colour, height=0.7)
         axes.errorbar(row.median, at, xerr=reach, color=INK, capsize=2, linewidth=0.8)
-    axes.set_yticks(range(len(rows)), [f"{row.case} · {row.subject}" for row in rows])
-    axes.invert_yaxis()
+    axes.set_yticks(places, [f"{row.case} · {row.subject}" for row in rows])
+    axes.set_ylim(places[-1] + 0.6, -0.6)
     axes.set_xlim(left=0)
     axes.set_xlabel(unit)
     return to_svg(figure)
+
+
+def _places(rows: Sequence[Row]) -> list[float]:
+    """Return where each bar stands: one after the other, with a gap between cases."""
+    places = [0.0]
+    for before, row in itertools.pairwise(rows):
+        places.append(places[-1] + (1.0 if row.case == before.case else 1.5))
+    return places
 
 
 def curves(

@@ -14,6 +14,8 @@ from bench.environment import environment, words
 from bench.timing import Spread
 
 BASELINE = "transformers"
+# Measured beside the subjects, to compare them with: none of them is the best of a case.
+REFERENCES = ("weight-read", "products", "program")
 
 
 @dataclass(frozen=True)
@@ -142,12 +144,17 @@ def save(
     """
     if options.json:
         first = {"environment": found, "about": about, "says": says}
-        lines = [first, *(asdict(row) for row in rows)]
+        lines = [first, *(as_line(row) for row in rows)]
         Path(options.json).write_text("".join(json.dumps(line) + "\n" for line in lines))
     if getattr(options, "html", None):
         from bench.page import write
 
         write(options.html, rows, about=about, says=says, environment=found, figures=figures or {})
+
+
+def as_line(row: Row) -> dict[str, Any]:
+    """Return a row as plain data, with `note` only where there is one."""
+    return {name: value for name, value in asdict(row).items() if name != "note" or value}
 
 
 def notes_of(rows: Iterable[Row]) -> list[str]:

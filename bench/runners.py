@@ -2,11 +2,12 @@
 
 import argparse
 import importlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
 from bench.cases import Case, used_of
+from bench.compiled import CompiledRunner, lacking
 from bench.elsewhere import RevisionRunner
 from bench.keras_runner import KerasRunner
 from bench.llama_cpp import LlamaBench, llama_bench
@@ -31,14 +32,54 @@ class TwinRunner:
         )
 
     def prepare(
-        self, prompts: Rows, budget: int, *, capacity: int | None = None, cached: bool = True
+        self,
+        prompts: Rows,
+        budget: int,
+        *,
+        capacity: int | None = None,
+        cached: bool = True,
+        layout: str = "contiguous",
     ) -> Run:
         """Return the call that continues the prompts, on a cache of that capacity if given."""
-        options = {"max_new_tokens": budget, "cached": cached}
+        options: dict[str, Any] = {"max_new_tokens": budget, "cached": cached, "layout": layout}
         if capacity is not None:
             options["consume"] = True
             options["cache"] = self.allocate(batch=len(prompts), capacity=capacity)
         return lambda: self._generate(self.model, prompts, **options).new_tokens
+
+    def in_pieces(self, prompts: Rows, *, chunk: int, capacity: int) -> Run:
+        """Return the call that gives each prompt's first token, its prompt entered in pieces."""
+        stream = importlib.import_module(f"{self.name}.streaming").stream
+        cache = self.allocate(batch=len(prompts), capacity=capacity)
+        options = {"max_new_tokens": 1, "chunk": chunk, "cache": cache, "consume": True}
+        return lambda: next(stream(self.model, prompts, **options))
+
+    def kept(self, prompts: Rows, budget: int) -> Callable[[int], list[list[int]]]:
+        """Return the call that continues the prompts by so many tokens, `budget` at most.
+
+        They have entered a cache here, once, all but their last tokens. It is as large as
+        `generate` makes one for prompts and budget, and rolled back in the call.
+        """
+        plan = importlib.import_module(f"{self.name}.planning").plan
+        slots = plan(self.model.config, prompts, max_new_tokens=budget).reach
+        cache = self._generate(
+            self.model,
+            [row[:-1] for row in prompts],
+            max_new_tokens=1,
+            cache=self.allocate(batch=len(prompts), capacity=slots),
+            consume=True,
+            keep_cache=True,
+        ).cache
+        held_B, last = cache.length_B, [row[-1:] for row in prompts]
+
+        def run(new: int) -> list[list[int]]:
+            nonlocal cache
+            options = {"max_new_tokens": new, "consume": True, "keep_cache": True}
+            found = self._generate(self.model, last, cache=cache, **options)
+            cache = self._caches.rollback(found.cache, held_B)
+            return found.new_tokens
+
+        return run
 
     def slots_read(self, case: Case) -> int:
         """Return how many slots of a row a step reads: jaxkv a window, torchkv what is in use."""
@@ -81,6 +122,10 @@ def add_peers(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="also transformers with its static cache, eager or with its step compiled",
     )
+    parser.add_argument("--no-torchkv", action="store_true", help="leave torchkv's eager steps out")
+    parser.add_argument(
+        "--compile", action="store_true", help="also torchkv with its step of decode compiled"
+    )
     parser.add_argument(
         "--keras-hub",
         metavar="PYTHON",
@@ -97,7 +142,8 @@ def everyone(
 ) -> Iterator[tuple[Checkpoint, list[Runner], list[LlamaBench]]]:
     """Yield SmolLM2, its `subjects` and llama.cpp, as the options of `add_peers` say."""
     checkpoint = open_source("smollm2")
-    peers = {name: getattr(options, name) for name in ("against", "caches", "keras_hub")}
+    names = ("against", "caches", "compile", "keras_hub", "no_torchkv")
+    peers = {name: getattr(options, name) for name in names}
     with (
         subjects(checkpoint, **peers) as runners,
         llama_bench(checkpoint, options.llama_cpp) as others,
@@ -111,7 +157,9 @@ def subjects(
     *,
     against: Sequence[str] = (),
     caches: Sequence[str] = (),
+    compile: bool = False,
     keras_hub: str | None = None,
+    no_torchkv: bool = False,
 ) -> Iterator[list[Runner]]:
     """Yield the subjects on a checkpoint's weights: both twins, peers, and transformers at last.
 
@@ -119,7 +167,9 @@ def subjects(
         checkpoint: SmolLM2; another revision opens it by that name.
         against: Git revisions of jaxkv.
         caches: Of transformers, beside its default, which is the baseline.
+        compile: Whether torchkv runs with its step compiled too, if it can be here.
         keras_hub: An interpreter that has keras-hub; None leaves it out.
+        no_torchkv: Whether torchkv's eager steps are left out.
 
     Raises:
         SourceError: A revision is none, or another program cannot run.
@@ -130,9 +180,13 @@ def subjects(
         ]
         if keras_hub is not None:
             others.append(ended.enter_context(closing(KerasRunner(checkpoint, keras_hub))))
+        ours: list[Runner] = [TwinRunner("jaxkv", checkpoint)]
+        if compile or not no_torchkv:
+            eager = TwinRunner("torchkv", checkpoint)
+            ours += [eager] * (not no_torchkv)
+            ours += [CompiledRunner(eager)] * (compile and lacking() is None)
         yield [
-            TwinRunner("jaxkv", checkpoint),
-            TwinRunner("torchkv", checkpoint),
+            *ours,
             *others,
             *(TransformersRunner(checkpoint, cache=each) for each in caches),
             TransformersRunner(checkpoint),

@@ -8,6 +8,8 @@ import importlib  # noqa: E402
 import json  # noqa: E402
 import sys  # noqa: E402
 
+from bench.timing import first_and_steady  # noqa: E402
+
 
 def main(twin: str, name: str) -> None:
     """Print one JSON object: seconds of imports, reading, and of two calls for one token."""
@@ -20,15 +22,14 @@ def main(twin: str, name: str) -> None:
         checkpoint.config, checkpoint.weights, interleaved_qk=checkpoint.interleaved_qk
     )
     read = time.perf_counter()
-    generate(model, [[1, 2, 3]], max_new_tokens=1)
-    first = time.perf_counter()
-    generate(model, [[3, 2, 1]], max_new_tokens=1)
-    second = time.perf_counter()
+    first, steady = first_and_steady(
+        lambda: generate(model, [[1, 2, 3]], max_new_tokens=1), repeats=1
+    )
     stages = {
         "imports": imported - BEGUN,
         "reading": read - imported,
-        "first_call": first - read,
-        "second_call": second - first,
+        "first_call": first,
+        "second_call": steady.median,
     }
     print(json.dumps(stages))
 

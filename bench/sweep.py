@@ -9,6 +9,7 @@ import argparse
 from collections.abc import Callable
 
 from bench.cases import Case, differing, prompts_of, used_of
+from bench.compiled import refused
 from bench.decode import per_step
 from bench.floors import step_bytes, step_floor, weight_read
 from bench.llama_cpp import LlamaBench
@@ -38,8 +39,10 @@ def cases_of(options: argparse.Namespace) -> list[Case]:
     if options.quick:
         batches, contexts = batches[:2], contexts[:2]
     new = 9 if options.quick else 17
-    return [Case(f"b{batch}-p16", batch=batch, prompt=16, new=new) for batch in batches] + [
-        Case(f"b1-p{context}", batch=1, prompt=context, new=new) for context in contexts
+    sizes = [*((batch, 16) for batch in batches), *((1, context) for context in contexts)]
+    return [
+        Case(f"b{batch}-p{context}", batch=batch, prompt=context, new=new)
+        for batch, context in dict.fromkeys(sizes)
     ]
 
 
@@ -64,8 +67,8 @@ def _measure(
     failed = 0
     for case in cases_of(options):
         needed = step_bytes(checkpoint.config, batch=case.batch, used=case.prompt + case.new)
-        fit, refused = fitting(case, runners, needed=needed, free=available_bytes())
-        rows += refused
+        fit, not_run = fitting(case, runners, needed=needed, free=available_bytes())
+        rows += not_run
         if wrong := differing(case, fit) if fit else []:
             note = f"not timed: its ids differ from {fit[-1].name}'s"
             rows += [missing("sweep", case.name, name, METRIC, "ms", note) for name in wrong]
@@ -86,6 +89,7 @@ def _measure(
             used=used_of(case),
         )
         rows += rows_of("sweep", case.name, METRIC, found, floor=floor)
+        rows += refused("sweep", case, METRIC, asked=options.compile)
     report(rows, options, about="batch alone, then context alone, SmolLM2-135M, float32")
     return failed
 

@@ -25,16 +25,19 @@ COMMANDS = (run, localize, diagnose, selftest, replay, calibrate, listing)
 PROGRAM = "crosscheck"
 # As a shell has them: 128 and the number of the signal.
 INTERRUPTED, READER_LEFT = 130, 141
+# "terminate called without an active exception", seen after a whole report (mlx 0.32.4).
+ABORTING = frozenset({"mlx.core"})
 
 
 def command() -> NoReturn:
     """Leave the process with the exit code of `main`.
 
     At once where a call of the subject never answered: Python's own end would cut its thread off
-    inside a framework, which aborts the process and loses the code.
+    inside a framework, which aborts the process and loses the code. At once too where a framework
+    was met whose own threads now and then abort that end.
     """
     code = main()
-    if has_left_calls_behind():
+    if has_left_calls_behind() or ABORTING & sys.modules.keys():
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)

@@ -10,6 +10,7 @@ ADAPTERS = (
     ("(kind) transformers causal LM", "any cache class: dynamic, static, sliding, quantized"),
     ("(kind) litgpt, x-transformers, torchtune", "driven as its package generates"),
     ("(kind) keras-hub CausalLM", "on keras's JAX and torch backends"),
+    ("(kind) mlx-lm model", "on the CPU too; float32"),
     ("(kind) ONNX Runtime session", "with past key and value inputs"),
     ("(kind) torch.nn.Module", "with or without a cache"),
     ("(kind) flax NNX or Linen module", "with or without a cache"),

@@ -149,6 +149,9 @@ def prepare(options: argparse.Namespace, checkpoint: Checkpoint) -> Engine:
     """
     import jax
 
+    from jaxkv.devices import use
+
+    use(options.device)
     if command.dtype_of(options, checkpoint) == "float64":
         jax.config.update("jax_enable_x64", True)
     dtype = command.dtype_of(options, checkpoint)

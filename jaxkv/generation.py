@@ -224,10 +224,12 @@ def _run(
 ) -> tuple[Text, Cache | None]:
     found = request.plan
     if watch.stops is not None and cache is not None:
-        ready = (cache, donate)
+        outlives = kept and cache.capacity > found.reach
+        ready = (cache, donate and not outlives)
         carried = {"clean": clean, "logprobs": logprobs, "top": top}
-        text, cache = run_until(model, request, lambda: ready, watch, **carried)
-        return text, take_back(cache, text, jnp.asarray(found.held_B)) if kept else None
+        text, work = run_until(model, request, lambda: ready, watch, **carried)
+        held_B = jnp.asarray(found.held_B)
+        return text, take_back(work, text, held_B, like=cache) if kept else None
     text, cache = programs.PROGRAMS.jitted(run, donate=("cache",) if donate else ())(
         params_of(model),
         *device_arrays(request),

@@ -59,7 +59,7 @@ def parts(
     text = start(ids_BT, count_B, terms.budget_B, slots=slots, logprobs=logprobs, top=top)
     cache, own = open_cache()
     if (sources := device_sources(request)) is not None:
-        fill = jitted(read_sources, donate=("cache",))
+        fill = jitted(read_sources, donate=("cache",) if own else ())
         cache = fill(params, sources, cache, config=model.config)
     for at in starts:
         is_first = at == 0

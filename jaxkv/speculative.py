@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from jaxkv import caches, programs
@@ -26,8 +27,12 @@ from jaxkv.mtp import stack_of
 from jaxkv.planning import Plan
 from jaxkv.processor_settings import Bias
 from jaxkv.request import Request, check, device_arrays, new_cache
-from jaxkv.results import Generated, collect, nothing_new, plan_logprobs
-from jaxkv.speculation import Tally, run
+from jaxkv.results import Generated, collect, named, nothing_new, plan_logprobs
+from jaxkv.rounds import run_rounds
+from jaxkv.spec.stop import Decode, check_stops
+from jaxkv.speculation import run
+from jaxkv.stopping import Watch, take_back
+from jaxkv.verification import Tally
 
 
 @dataclass(frozen=True)
@@ -35,6 +40,7 @@ class Speculated:
     """What a request gave, and what became of its drafts.
 
     Of a row with P prompt and N new tokens, `forwarded_positions_B` is P + N - 1 + rolled back.
+    What a stop string cut off counts as rolled back, and drafts among it as not accepted.
 
     Attributes:
         tokens: Prompt and new ids of each row.
@@ -50,9 +56,11 @@ class Speculated:
             and of a row that ended with a draft this one and those after it.
         steps_B: int32, forwards of each row after its prompt's; each adds a token to the kept
             drafts.
-        logprobs: See `Generated`, as for the two that follow.
+        logprobs: See `Generated`, as for those that follow.
         top_ids: The likeliest ids at each new token's place.
         top_logprobs: Their log-probabilities.
+        texts: With `stop`, each row's new text, up to its stop string.
+        stopped: With `stop`, the string that ended each row, or None.
     """
 
     tokens: list[list[int]]
@@ -68,6 +76,8 @@ class Speculated:
     logprobs: list[np.ndarray] | None = None
     top_ids: list[np.ndarray] | None = None
     top_logprobs: list[np.ndarray] | None = None
+    texts: list[str] | None = None
+    stopped: list[str | None] | None = None
 
 
 def speculate(
@@ -89,6 +99,8 @@ def speculate(
     frequency_penalty: float | Sequence[float] = 0.0,
     logit_bias: Bias | Sequence[Bias | None] | None = None,
     min_new_tokens: int | Sequence[int] = 0,
+    stop: str | Sequence[str] = (),
+    decode: Decode | None = None,
     logprobs: bool | int = False,
     capacity: int | None = None,
     layout: str = "contiguous",
@@ -130,6 +142,9 @@ def speculate(
         frequency_penalty: Of new tokens, as often as they came.
         logit_bias: Added to the logits of the ids named.
         min_new_tokens: New tokens before any end token.
+        stop: See `generate`: texts end where those of plain decoding do. Rounds then run in parts
+            of 8 tokens and more, between which the host looks at the text.
+        decode: See `generate`.
         logprobs: See `generate`.
         capacity: Tokens that a row can hold; drafts need no more than the text.
         layout: One that can take tokens back: not "sinks", nor "quantized" in the order "kivi".
@@ -176,6 +191,7 @@ def speculate(
             "min_new_tokens": min_new_tokens,
         },
     )
+    watch = Watch(check_stops("speculate", stop, decode))
     asked, top = plan_logprobs("speculate", logprobs, model.config.vocab_size)
     found = request.plan
     check_model(model, found)
@@ -187,7 +203,7 @@ def speculate(
         check_cache(cache, k)
     if not found.budget_B.any():
         none = nothing_new(request, cache if keep_cache else None, logprobs=asked, top=top)
-        return _speculated(none, [np.zeros_like(found.count_B) for _ in range(4)])
+        return _speculated(named(watch, none), [np.zeros_like(found.count_B) for _ in range(4)])
     is_own = cache is None
     if cache is None:
         cache = new_cache(
@@ -208,11 +224,13 @@ def speculate(
         k=k,
         clean=is_own,
         donate=is_own or consume,
+        kept=keep_cache,
+        watch=watch,
         logprobs=asked,
         top=top,
     )
     traced = programs.PROGRAMS.traces - before
-    return _collect(found, text, tally, traced, cache if keep_cache else None)
+    return _collect(found, text, tally, traced, cache if keep_cache else None, watch)
 
 
 def _run(
@@ -224,25 +242,32 @@ def _run(
     k: int,
     clean: bool,
     donate: bool,
+    kept: bool,
+    watch: Watch,
     logprobs: bool,
     top: int,
 ) -> tuple[Text, Cache, Tally]:
-    found = request.plan
-    text, cache, tally = programs.PROGRAMS.jitted(run, donate=("cache",) if donate else ())(
-        params_of(model),
-        *device_arrays(request),
-        cache,
-        _drafter(model, draft, found),
-        config=model.config,
-        lookup=draft if isinstance(draft, PromptLookup) else None,
-        k=k,
-        reach=found.reach,
-        fresh=not found.held_B.any(),
-        rectangular=found.rectangular,
-        clean=clean,
-        logprobs=logprobs,
-        top=top,
-    )
+    found, donated = request.plan, ("cache",) if donate else ()
+    asked = params_of(model), *device_arrays(request), cache, _drafter(model, draft, found)
+    sizes: dict[str, Any] = {
+        "config": model.config,
+        "lookup": draft if isinstance(draft, PromptLookup) else None,
+        "k": k,
+        "reach": found.reach,
+        "fresh": not found.held_B.any(),
+        "rectangular": found.rectangular,
+        "clean": clean,
+        "logprobs": logprobs,
+        "top": top,
+    }
+    if watch.stops is None:
+        text, cache, tally = programs.PROGRAMS.jitted(run, donate=donated)(*asked, **sizes)
+    else:
+        outlives = kept and cache.capacity > found.reach
+        text, work, tally = run_rounds(*asked, watch, donate=donate and not outlives, **sizes)
+        caches.check(work)
+        held_B = jnp.asarray(found.held_B)
+        cache = take_back(work, text, held_B, like=cache) if kept else work
     caches.check(cache)
     return text, cache, tally
 
@@ -261,12 +286,12 @@ def _drafter(
 
 
 def _collect(
-    found: Plan, text: Text, tally: Tally, compilations: int, cache: Cache | None
+    found: Plan, text: Text, tally: Tally, compilations: int, cache: Cache | None, watch: Watch
 ) -> Speculated:
     told = (tally.drafted_B, tally.accepted_B, tally.rolled_back_B, tally.steps_B)
     # Copies: a view would keep the device's array alive with the result.
     counts = [np.array(count_B) for count_B in told]
-    return _speculated(collect(found, None, text, compilations, cache), counts)
+    return _speculated(named(watch, collect(found, None, text, compilations, cache)), counts)
 
 
 def _speculated(done: Generated, counts: list[np.ndarray]) -> Speculated:
@@ -281,4 +306,6 @@ def _speculated(done: Generated, counts: list[np.ndarray]) -> Speculated:
         logprobs=done.logprobs,
         top_ids=done.top_ids,
         top_logprobs=done.top_logprobs,
+        texts=done.texts,
+        stopped=done.stopped,
     )

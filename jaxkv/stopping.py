@@ -54,17 +54,19 @@ class Watch:
         return replace(text, length_B=length_B, new_B=new_B)
 
 
-def take_back(cache: Cache, text: Text, held_B: Int[Array, " B"]) -> Cache:
+def take_back(cache: Cache, text: Text, held_B: Int[Array, " B"], *, like: Cache) -> Cache:
     """Return the cache without what a stop string cut off: all tokens of such a row but the last.
 
     Args:
         cache: After the last forward.
         text: Cut.
         held_B: int32, tokens that the cache held before the text.
+        like: The cache that it was narrowed from, if it is smaller: in its buffers it returns.
 
     Raises:
         RollbackError: A ring does not hold what it would have to go back to.
     """
+    cache = caches.widen(cache, like)
     length_B = jnp.minimum(cache.length_B, held_B + text.length_B - 1)
     if (np.asarray(length_B) == np.asarray(cache.length_B)).all():
         return cache

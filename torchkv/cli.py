@@ -147,6 +147,9 @@ def prepare(options: argparse.Namespace, checkpoint: Checkpoint) -> Engine:
     Raises:
         JaxkvError: The checkpoint or an option does not fit.
     """
+    from torchkv.devices import use
+
+    use(options.device)
     dtype = command.dtype_of(options, checkpoint)
     model = _model(checkpoint, dtype)
     is_score = options.command == "score"

@@ -219,9 +219,9 @@ def _run(
     if watch.stops is not None and cache is not None:
         ready = cache
         carried = {"clean": clean, "logprobs": logprobs, "top": top}
-        text, cache = run_until(model, request, lambda: ready, watch, **carried)
+        text, work = run_until(model, request, lambda: ready, watch, **carried)
         held_B = torch.tensor(found.held_B, device=text.length_B.device)
-        return text, take_back(cache, text, held_B) if kept else None
+        return text, take_back(work, text, held_B, like=cache) if kept else None
     text, cache = run(
         params_of(model),
         *device_arrays(request, model.embed.device),

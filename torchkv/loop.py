@@ -14,6 +14,7 @@ from jaxkv.spec.config import ModelConfig
 from torchkv import caches, sampling
 from torchkv.block import Tap
 from torchkv.caches import Cache, Source
+from torchkv.compiled import forward_step
 from torchkv.encoder import encode
 from torchkv.model import Params, forward
 from torchkv.processors import Processors, process
@@ -295,7 +296,10 @@ def _feed(
     width = max(int(count_B.max()), 1)
     place_BT = first_B.unsqueeze(1) + torch.arange(width, device=count_B.device)
     ids_BT = text.tokens_BS.gather(1, place_BT.clamp(max=text.tokens_BS.shape[1] - 1))
-    logits_B1V, cache = forward(
+    step = None
+    if cache is not None and tap is no_tap:
+        step = forward_step(params, ids_BT, cache, count_B, config=config)
+    logits_B1V, cache = step or forward(
         params,
         ids_BT,
         cache,

@@ -1,10 +1,9 @@
 """What speculative generation runs: rounds that verify drafts, or make one plain step.
 
-Letters: B rows, K drafted tokens, T = K + 1 tokens of a verifying step, V vocabulary.
+Letters: B rows, K drafted tokens, T prompt tokens with padding.
 """
 
-import dataclasses
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,46 +11,17 @@ from jaxtyping import Int
 from torch import Tensor as Array
 
 from jaxkv.spec.config import ModelConfig
-from torchkv import acceptance, caches, sampling
-from torchkv.block import Tap
+from torchkv import caches
 from torchkv.caches import Cache
-from torchkv.drafts import DraftModel, Drafts, PromptLookup, draft_ahead, look_up, open_draft
-from torchkv.loop import Terms, Text, extend, prefill, start, wanted
-from torchkv.model import Params, forward
+from torchkv.drafts import DraftModel, PromptLookup, draft_ahead, look_up, open_draft
+from torchkv.loop import Terms, Text, extend, prefill, start
+from torchkv.model import Params
 from torchkv.mtp import MtpDraft, Stream, draft_mtp, open_mtp
 from torchkv.stack import no_tap
+from torchkv.verification import Tally, is_refused, no_tally, verify
 
-JUDGING = 1
-"""Which of a place's random numbers decides whether its draft is kept, see `sampling.uniform`."""
-
-
-@dataclass(frozen=True)
-class Tally:
-    """What became of the drafts so far, all int32.
-
-    Attributes:
-        drafted_B: Drafts that entered the model.
-        accepted_B: Those of them that stand in the text.
-        rolled_back_B: Positions that the cache gave back.
-        steps_B: Rounds in which the row took part: forwards after the prompt's.
-        missed_B: Verifying steps in turn of which no draft was kept.
-        pause_B: Rounds for which the row makes no drafts.
-    """
-
-    drafted_B: Int[Array, " B"]
-    accepted_B: Int[Array, " B"]
-    rolled_back_B: Int[Array, " B"]
-    steps_B: Int[Array, " B"]
-    missed_B: Int[Array, " B"]
-    pause_B: Int[Array, " B"]
-
-
-def no_tally(batch: int) -> Tally:
-    """Return the tally of as many rows before the first round.
-
-    On torch's default device; `with torch.device(...)` sets it.
-    """
-    return Tally(*(torch.zeros(batch, dtype=torch.int32) for _ in dataclasses.fields(Tally)))
+Own = Cache | MtpDraft | None
+"""What whoever drafts has read: a draft model's cache, a module's state, nothing of a lookup."""
 
 
 @torch.no_grad()
@@ -93,9 +63,57 @@ def run(
         logprobs: Whether the texts carry them.
         top: Of how many of the likeliest tokens too.
     """
+    sizes: dict[str, Any] = {"config": config, "k": k, "reach": reach}
+    promises: dict[str, Any] = {"fresh": fresh, "rectangular": rectangular, "clean": clean}
+    told: dict[str, Any] = {"logprobs": logprobs, "top": top}
+    asked = ids_BT, count_B, terms, cache, draft
+    state = open_rounds(params, *asked, **sizes, **promises, **told)
+    model = draft if isinstance(draft, DraftModel) else None
+    text, cache, _, tally = go_on(params, terms, model, *state, config=config, lookup=lookup, k=k)
+    return text, cache, tally
+
+
+@torch.no_grad()
+def open_rounds(
+    params: Params,
+    ids_BT: Int[Array, "B T"],
+    count_B: Int[Array, " B"],
+    terms: Terms,
+    cache: Cache,
+    draft: DraftModel | Cache | None,
+    *,
+    config: ModelConfig,
+    k: int,
+    reach: int,
+    fresh: bool,
+    rectangular: bool,
+    clean: bool,
+    logprobs: bool,
+    top: int,
+    marks: bool = False,
+) -> tuple[Text, Cache, Own, Tally]:
+    """Return the state before the first round: the prompts read, one new token in each row.
+
+    Args:
+        params: The model's.
+        ids_BT: See `run`, as for all that are not named here.
+        count_B: See `run`.
+        terms: See `run`.
+        cache: See `run`.
+        draft: See `run`.
+        config: See `run`.
+        k: See `run`.
+        reach: See `run`.
+        fresh: See `run`.
+        rectangular: See `run`.
+        clean: See `run`.
+        logprobs: See `run`.
+        top: See `run`.
+        marks: Whether the tally tells which tokens were drafts.
+    """
     batch, width = ids_BT.shape
-    room: dict[str, Any] = {"slots": max(reach + 1, width), "logprobs": logprobs, "top": top}
-    text = start(ids_BT, count_B, terms.budget_B, **room)
+    slots = max(reach + 1, width)
+    text = start(ids_BT, count_B, terms.budget_B, slots=slots, logprobs=logprobs, top=top)
     sizes: dict[str, Any] = {"config": config, "width": width, "reach": reach}
     promises: dict[str, Any] = {"fresh": fresh, "rectangular": rectangular, "clean": clean}
     first = torch.zeros((), dtype=torch.int32, device=ids_BT.device)
@@ -103,190 +121,77 @@ def run(
     tap = heard if isinstance(draft, Cache) else no_tap
     text, cache = prefill(params, text, first, terms, cache, **sizes, **promises, tap=tap)
     # A row whose first token is its last one wants no drafts.
-    read_B, drafter = count_B * (terms.budget_B > 1), None
+    read_B, own = count_B * (terms.budget_B > 1), None
     if isinstance(draft, DraftModel):
-        drafter = open_draft(draft, ids_BT, read_B, rectangular=rectangular)
+        own = open_draft(draft, ids_BT, read_B, rectangular=rectangular).cache
     elif isinstance(draft, Cache):
-        what = params, heard.heard_BTD, ids_BT, draft, read_B
-        drafter = open_mtp(*what, config=config, rectangular=rectangular)
+        read = params, heard.heard_BTD, ids_BT, draft, read_B
+        own = open_mtp(*read, config=config, rectangular=rectangular)
     with ids_BT.device:
-        tally = no_tally(batch)
-    while bool(text.active_B.any()) and not _is_refused(cache):
-        want_B = ((terms.budget_B - text.new_B - 1) * text.active_B).clamp(0, k)
-        if isinstance(drafter, MtpDraft):
-            drafts, drafter = draft_mtp(params, drafter, text, terms, want_B, config=config, k=k)
-        else:
-            drafts, drafter = _drafted(drafter, lookup, text, terms, tally, want_B, k)
-        steps_B, pause_B = tally.steps_B + text.active_B, (tally.pause_B - 1).clamp(min=0)
-        tally = replace(tally, steps_B=steps_B, pause_B=pause_B)
-        if bool(drafts.count_B.any()):
-            state = text, terms, cache, drafts, tally
-            text, cache, tally = verify(params, *state, config=config, tap=tap)
-        else:
-            one = torch.ones((), dtype=torch.int32)
-            how = {"config": config, "rectangular": batch == 1}
-            text, cache = extend(params, text, terms, cache, one, **how)
-        if lookup is not None:
-            tally = replace(tally, pause_B=tally.pause_B.clamp(max=lookup.longest_pause))
-        if isinstance(drafter, MtpDraft):
-            drafter = replace(drafter, stream_BTD=heard.heard_BTD)
-        elif drafter is not None:
-            # Of drafts that were all kept the last was never fed: there is nothing to give back.
-            keep_B = torch.minimum(drafter.cache.length_B, text.length_B - 1)
-            drafter = replace(drafter, cache=caches.rollback(drafter.cache, keep_B))
-    return text, cache, tally
-
-
-def _drafted(
-    draft: DraftModel | None,
-    lookup: PromptLookup | None,
-    text: Text,
-    terms: Terms,
-    tally: Tally,
-    want_B: Array,
-    k: int,
-) -> tuple[Drafts, DraftModel | None]:
-    if draft is not None:
-        return draft_ahead(draft, text, terms, want_B, k=k)
-    assert lookup is not None  # one of the two drafts
-    return look_up(text, want_B * (tally.pause_B == 0), k=k, lookup=lookup), None
+        tally = no_tally(batch, slots=slots if marks else None)
+    return text, cache, own, tally
 
 
 @torch.no_grad()
-def verify(
+def go_on(
     params: Params,
-    text: Text,
     terms: Terms,
+    draft: DraftModel | None,
+    text: Text,
     cache: Cache,
-    drafts: Drafts,
+    own: Own,
     tally: Tally,
+    steps: Int[Array, ""] | None = None,
     *,
     config: ModelConfig,
-    tap: Tap = no_tap,
-) -> tuple[Text, Cache, Tally]:
-    """Return the texts with each row's kept drafts and one token more, and the cache of just those.
-
-    The last token of each active row and its drafts enter the model in one step; each row keeps its
-    own number and rolls back alone. An end token among them is the last that counts.
+    lookup: PromptLookup | None,
+    k: int,
+) -> tuple[Text, Cache, Own, Tally]:
+    """Return the state after rounds: until all rows have stopped, or one has `steps` tokens more.
 
     Args:
         params: The model's.
-        text: Its last tokens are not in the cache yet; written in place.
         terms: What each row wants.
+        draft: The model that drafts, whose own cache does not matter; None for another.
+        text: Its last tokens are not in the cache yet.
         cache: Consumed. Holds all tokens of the active rows but the last.
-        drafts: At most as many of a row as its budget has tokens after the next.
+        own: What whoever drafts has read; consumed.
         tally: So far.
+        steps: int32; None for no bound.
         config: The model's.
-        tap: See `forward`.
+        lookup: How the text is searched; None for a model or module.
+        k: Drafts of a row and round at most.
     """
-    drafted_B = drafts.count_B * text.active_B
-    taken_B = drafted_B + text.active_B
-    last_B1 = text.tokens_BS.gather(1, (text.length_B.long() - 1).unsqueeze(1))
-    width = int(taken_B.max())
-    ids_BT = torch.cat([last_B1, drafts.ids_BK], 1)[:, :width]
-    logits_BTV, after = forward(params, ids_BT, cache, taken_B, config=config, clean=True, tap=tap)
-    assert after is not None  # forward returns a cache for a cache
-    wanted_BTV = _wanted(logits_BTV, ids_BT, text, terms)
-    kept_B, next_B = _judge(wanted_BTV, drafts, drafted_B, text, terms)
-    held_B = cache.length_B
-    text, new_B = _append(text, drafts, kept_B, next_B, terms, logits_BTV)
-    accepted_B = torch.minimum(kept_B, new_B)
-    failed_B = (drafted_B > 0) & (accepted_B == 0)
-    missed_B = (tally.missed_B + failed_B).masked_fill(accepted_B > 0, 0)
-    pause_B = (2 ** (missed_B - 1).clamp(0, 16)).int()
-    tally = replace(
-        tally,
-        drafted_B=tally.drafted_B + drafted_B,
-        accepted_B=tally.accepted_B + accepted_B,
-        rolled_back_B=tally.rolled_back_B + taken_B - new_B,
-        missed_B=missed_B,
-        pause_B=torch.where(failed_B, pause_B, tally.pause_B),
-    )
-    text = replace(text, forwarded_B=text.forwarded_B + taken_B)
-    # A rollback would clear the mark of a row that was refused.
-    if not _is_refused(after):
-        after = caches.rollback(after, held_B + new_B)
-    return text, after, tally
-
-
-def _wanted(logits_BTV: Array, ids_BT: Array, text: Text, terms: Terms) -> Array:
-    """Return what each place's token is taken from, all drafts before it kept."""
-    if terms.processors is None:
-        return logits_BTV
-    width, slots = ids_BT.shape[1], text.tokens_BS.shape[1]
-    # Room for the last token and all drafts, whatever a row's own budget leaves.
-    more_BT = text.tokens_BS.new_zeros(len(ids_BT), width)
-    tokens_BS, each = torch.cat([text.tokens_BS, more_BT], 1), []
-    first_B1 = text.length_B.long().unsqueeze(1) - 1
-    places = torch.arange(width, device=first_B1.device)
-    tokens_BS.scatter_(1, (first_B1 + places).clamp(max=slots + width - 1), ids_BT)
-    for i in range(width):
-        known = tokens_BS, text.length_B + i, text.new_B + i
-        each.append(wanted(logits_BTV[:, i], terms, *known))
-    return torch.stack(each, 1)
-
-
-def _judge(
-    logits_BTV: Array, drafts: Drafts, count_B: Array, text: Text, terms: Terms
-) -> tuple[Array, Array]:
-    places = logits_BTV.shape[1]
-    draft_BK = drafts.ids_BK[:, : places - 1]
-    if terms.sampler is None:
-        return acceptance.judge_greedy(logits_BTV, draft_BK, count_B)
-    seed_B, first_B = terms.sampler.seed_B, terms.held_B + text.length_B
-    # A place that gets its token after the drafts draws as a plain step does there.
-    next_BT, accept_BT = (
-        torch.stack([sampling.uniform(seed_B, first_B + i, stream=s) for i in range(places)], 1)
-        for s in (0, JUDGING)
-    )
-    q_BKV = None if drafts.q_BKV is None else drafts.q_BKV[:, : places - 1]
-    p_BTV = acceptance.probabilities(logits_BTV, terms.sampler)
-    return acceptance.judge(p_BTV, q_BKV, draft_BK, count_B, accept_BT[:, :-1], next_BT)
-
-
-def _append(
-    text: Text, drafts: Drafts, kept_B: Array, next_B: Array, terms: Terms, logits_BTV: Array
-) -> tuple[Text, Array]:
-    """Return the texts with the kept drafts and the token after them, up to an end; how many."""
-    ends, added, stopped = set(terms.end_E.tolist()), [], []
-    rows = zip(
-        text.active_B.tolist(),
-        text.length_B.tolist(),
-        drafts.ids_BK.tolist(),
-        kept_B.tolist(),
-        next_B.tolist(),
-        strict=True,
-    )
-    for b, (is_active, length, drafted, kept, following) in enumerate(rows):
-        new = [*drafted[:kept], following] if is_active else []
-        ended = [i for i, token in enumerate(new) if token in ends]
-        new = new[: ended[0] + 1] if ended else new
-        new_T, at = torch.tensor(new, dtype=torch.int32), slice(length, length + len(new))
-        text.tokens_BS[b, at] = new_T
-        _tell(text, b, at, new_T.to(logits_BTV.device), logits_BTV[b, : len(new)])
-        added.append(len(new))
-        stopped.append(bool(ended))
-    device = text.length_B.device
-    new_B = torch.tensor(added, dtype=torch.int32, device=device)
-    total_B = text.new_B + new_B
-    has_ended_B = torch.tensor(stopped, device=device)
-    appended = replace(
-        text,
-        length_B=text.length_B + new_B,
-        new_B=total_B,
-        active_B=text.active_B & ~has_ended_B & (total_B < terms.budget_B),
-    )
-    return appended, new_B
-
-
-def _tell(text: Text, b: int, at: slice, new_T: Array, logits_TV: Array) -> None:
-    """Write the log-probabilities of one row's new tokens, where they are wanted."""
-    if text.logprob_BS is not None and len(new_T):
-        text.logprob_BS[b, at] = sampling.logprob(logits_TV, new_T)
-    if text.top is not None and len(new_T):
-        id_TA, logprob_TA = sampling.top_logprobs(logits_TV, top=text.top.id_BSA.shape[2])
-        text.top.id_BSA[b, at], text.top.logprob_BSA[b, at] = id_TA, logprob_TA
-
-
-def _is_refused(cache: Cache) -> bool:
-    return bool((cache.overflow_B > 0).any())
+    begun_B = text.new_B
+    while bool(text.active_B.any()) and not is_refused(cache):
+        if steps is not None and bool((text.new_B - begun_B).max() >= steps):
+            break
+        want_B = ((terms.budget_B - text.new_B - 1) * text.active_B).clamp(0, k)
+        pause_B = tally.pause_B
+        if isinstance(own, MtpDraft):
+            drafts, own = draft_mtp(params, own, text, terms, want_B, config=config, k=k)
+        elif draft is not None and own is not None:
+            drafts, read = draft_ahead(replace(draft, cache=own), text, terms, want_B, k=k)
+            own = read.cache
+        else:
+            assert lookup is not None  # one of the three drafts
+            drafts = look_up(text, want_B * (pause_B == 0), k=k, lookup=lookup)
+        steps_B, pause_B = tally.steps_B + text.active_B, (pause_B - 1).clamp(min=0)
+        tally = replace(tally, steps_B=steps_B, pause_B=pause_B)
+        heard = Stream(config)
+        if bool(drafts.count_B.any()):
+            tap = heard if isinstance(own, MtpDraft) else no_tap
+            state = text, terms, cache, drafts, tally
+            text, cache, tally = verify(params, *state, config=config, tap=tap)
+            if isinstance(own, MtpDraft):
+                own = replace(own, stream_BTD=heard.heard_BTD)
+        else:
+            one = torch.ones((), dtype=torch.int32)
+            how = {"config": config, "rectangular": len(want_B) == 1}
+            text, cache = extend(params, text, terms, cache, one, **how)
+        if lookup is not None:
+            tally = replace(tally, pause_B=tally.pause_B.clamp(max=lookup.longest_pause))
+        if isinstance(own, Cache):
+            # Of drafts that were all kept the last was never fed: there is nothing to give back.
+            own = caches.rollback(own, torch.minimum(own.length_B, text.length_B - 1))
+    return text, cache, own, tally

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from jaxkv.spec.stop import Decode, check_stops
 from torchkv import caches
 from torchkv.caches import Cache
 from torchkv.drafting import (
@@ -27,8 +28,11 @@ from torchkv.mtp import stack_of
 from torchkv.planning import Plan
 from torchkv.processor_settings import Bias
 from torchkv.request import Request, check, device_arrays, new_cache
-from torchkv.results import Generated, collect, nothing_new, plan_logprobs
-from torchkv.speculation import Tally, run
+from torchkv.results import Generated, collect, named, nothing_new, plan_logprobs
+from torchkv.rounds import run_rounds
+from torchkv.speculation import run
+from torchkv.stopping import Watch, take_back
+from torchkv.verification import Tally
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,7 @@ class Speculated:
     """What a request gave, and what became of its drafts.
 
     Of a row with P prompt and N new tokens, `forwarded_positions_B` is P + N - 1 + rolled back.
+    What a stop string cut off counts as rolled back, and drafts among it as not accepted.
 
     Attributes:
         tokens: Prompt and new ids of each row.
@@ -51,9 +56,11 @@ class Speculated:
             and of a row that ended with a draft this one and those after it.
         steps_B: int32, forwards of each row after its prompt's; each adds a token to the kept
             drafts.
-        logprobs: See `Generated`, as for the two that follow.
+        logprobs: See `Generated`, as for those that follow.
         top_ids: The likeliest ids at each new token's place.
         top_logprobs: Their log-probabilities.
+        texts: With `stop`, each row's new text, up to its stop string.
+        stopped: With `stop`, the string that ended each row, or None.
     """
 
     tokens: list[list[int]]
@@ -69,6 +76,8 @@ class Speculated:
     logprobs: list[np.ndarray] | None = None
     top_ids: list[np.ndarray] | None = None
     top_logprobs: list[np.ndarray] | None = None
+    texts: list[str] | None = None
+    stopped: list[str | None] | None = None
 
 
 @torch.no_grad()
@@ -91,6 +100,8 @@ def speculate(
     frequency_penalty: float | Sequence[float] = 0.0,
     logit_bias: Bias | Sequence[Bias | None] | None = None,
     min_new_tokens: int | Sequence[int] = 0,
+    stop: str | Sequence[str] = (),
+    decode: Decode | None = None,
     logprobs: bool | int = False,
     capacity: int | None = None,
     layout: str = "contiguous",
@@ -132,6 +143,9 @@ def speculate(
         frequency_penalty: Of new tokens, as often as they came.
         logit_bias: Added to the logits of the ids named.
         min_new_tokens: New tokens before any end token.
+        stop: See `generate`: texts end where those of plain decoding do. Rounds then run in parts
+            of 8 tokens and more, between which the host looks at the text.
+        decode: See `generate`.
         logprobs: See `generate`.
         capacity: Tokens that a row can hold; drafts need no more than the text.
         layout: One that can take tokens back: not "sinks", nor "quantized" in the order "kivi".
@@ -177,6 +191,7 @@ def speculate(
             "min_new_tokens": min_new_tokens,
         },
     )
+    watch = Watch(check_stops("speculate", stop, decode))
     asked, top = plan_logprobs("speculate", logprobs, model.config.vocab_size)
     found = request.plan
     check_model(model, found)
@@ -188,7 +203,7 @@ def speculate(
         check_cache(cache, k)
     if not found.budget_B.any():
         none = nothing_new(request, cache if keep_cache else None, logprobs=asked, top=top)
-        return _speculated(none, [np.zeros_like(found.count_B) for _ in range(4)])
+        return _speculated(named(watch, none), [np.zeros_like(found.count_B) for _ in range(4)])
     is_own = cache is None
     if cache is None:
         cache = new_cache(
@@ -203,9 +218,18 @@ def speculate(
     elif not consume:
         cache = caches.fork(cache)
     text, cache, tally = _run(
-        model, draft, request, cache, k=k, clean=is_own, logprobs=asked, top=top
+        model,
+        draft,
+        request,
+        cache,
+        k=k,
+        clean=is_own,
+        kept=keep_cache,
+        watch=watch,
+        logprobs=asked,
+        top=top,
     )
-    return _collect(found, text, tally, cache if keep_cache else None)
+    return _collect(found, text, tally, cache if keep_cache else None, watch)
 
 
 def _run(
@@ -216,26 +240,32 @@ def _run(
     *,
     k: int,
     clean: bool,
+    kept: bool,
+    watch: Watch,
     logprobs: bool,
     top: int,
 ) -> tuple[Text, Cache, Tally]:
-    found = request.plan
-    device = model.embed.device
-    text, cache, tally = run(
-        params_of(model),
-        *device_arrays(request, device),
-        cache,
-        _drafter(model, draft, found, device),
-        config=model.config,
-        lookup=draft if isinstance(draft, PromptLookup) else None,
-        k=k,
-        reach=found.reach,
-        fresh=not found.held_B.any(),
-        rectangular=found.rectangular,
-        clean=clean,
-        logprobs=logprobs,
-        top=top,
-    )
+    found, device = request.plan, model.embed.device
+    drafter = _drafter(model, draft, found, device)
+    asked = params_of(model), *device_arrays(request, device), cache, drafter
+    sizes: dict[str, Any] = {
+        "config": model.config,
+        "lookup": draft if isinstance(draft, PromptLookup) else None,
+        "k": k,
+        "reach": found.reach,
+        "fresh": not found.held_B.any(),
+        "rectangular": found.rectangular,
+        "clean": clean,
+        "logprobs": logprobs,
+        "top": top,
+    }
+    if watch.stops is None:
+        text, cache, tally = run(*asked, **sizes)
+    else:
+        text, work, tally = run_rounds(*asked, watch, **sizes)
+        caches.check(work)
+        held_B = torch.tensor(found.held_B, device=device)
+        cache = take_back(work, text, held_B, like=cache) if kept else work
     caches.check(cache)
     return text, cache, tally
 
@@ -256,11 +286,13 @@ def _drafter(
     return cache if own is None else DraftModel(params_of(own), cache, config)
 
 
-def _collect(found: Plan, text: Text, tally: Tally, cache: Cache | None) -> Speculated:
+def _collect(
+    found: Plan, text: Text, tally: Tally, cache: Cache | None, watch: Watch
+) -> Speculated:
     told = (tally.drafted_B, tally.accepted_B, tally.rolled_back_B, tally.steps_B)
     # Copies: a view would keep the device's array alive with the result.
     counts = [count_B.cpu().numpy().copy() for count_B in told]
-    return _speculated(collect(found, None, text, None, cache), counts)
+    return _speculated(named(watch, collect(found, None, text, None, cache)), counts)
 
 
 def _speculated(done: Generated, counts: list[np.ndarray]) -> Speculated:
@@ -275,4 +307,6 @@ def _speculated(done: Generated, counts: list[np.ndarray]) -> Speculated:
         logprobs=done.logprobs,
         top_ids=done.top_ids,
         top_logprobs=done.top_logprobs,
+        texts=done.texts,
+        stopped=done.stopped,
     )

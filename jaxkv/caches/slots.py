@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from jaxkv import ops
+from jaxkv.caches import fused
 from jaxkv.caches.state import Bias, Expand
 from jaxkv.spec.errors import ShapeError, Unsupported
 
@@ -160,6 +161,10 @@ def attend_fresh(
 
     Rows must be empty before these tokens, so that token i stands at position i.
     """
+    if bias is None:
+        out_BTNH = fused.attend_fresh(q_BTNH, k_BTKH, v_BTKH, valid_BT=valid_BT, rule=rule)
+        if out_BTNH is not None:
+            return out_BTNH
     k_XHT, v_XTH = heads_first(k_BTKH).swapaxes(1, 2), heads_first(v_BTKH)
 
     def block(q: Array, at: Array, span: slice) -> Array:

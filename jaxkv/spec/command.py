@@ -18,6 +18,7 @@ from jaxkv.spec.errors import JaxkvError, RequestError, SourceError
 from jaxkv.spec.source import open_source, open_tokenizer
 
 DTYPES = ("float32", "bfloat16", "float64")
+DEVICES = ("cpu", "cuda")
 STORED = "stored"
 
 
@@ -98,6 +99,9 @@ def parser(program: str) -> argparse.ArgumentParser:
             choices=(*DTYPES, STORED),
             default="float32",
             help="of weights and cache; 'stored' is that of the file",
+        )
+        each.add_argument(
+            "--device", choices=DEVICES, help="where to compute (the framework's own choice)"
         )
         each.add_argument("--json", action="store_true", help="print one JSON object")
     score.add_argument("--text-file", required=True, metavar="F", help="UTF-8 text")

@@ -40,8 +40,8 @@ def _plain(options: argparse.Namespace) -> str | None:
 
 
 def ending(options: argparse.Namespace, decode: Decode) -> dict[str, Any]:
-    """Return the arguments of `generate` for the strings, which need the model's tokenizer."""
+    """Return the arguments of the entry for the strings, which need the model's tokenizer."""
     return {"stop": tuple(options.stop), "decode": decode} if options.stop else {}
 
 
-GROUP = FlagGroup(_add, check=_check, plain=_plain, tell=_tell)
+GROUP = FlagGroup(_add, check=_check, plain=_plain, tell=_tell, serves=("speculate",))

@@ -16,7 +16,7 @@ from jaxkv.loop import prefill, start
 from jaxkv.model import Decoder, params_of
 from jaxkv.programs import PROGRAMS
 from jaxkv.request import check, device_arrays, new_cache
-from jaxkv.speculation import no_tally, verify
+from jaxkv.verification import no_tally, verify
 
 Draft = Callable[[np.ndarray, int], np.ndarray]
 # One program serves all smaller numbers of drafts.

@@ -179,12 +179,12 @@ def _changed(config: ModelConfig, layout: str, options: Mapping[str, Any]) -> di
 
 def _variants(config: ModelConfig, layout: str) -> tuple[str, ...]:
     attentions = [layer.attention for layer in config.layers]
-    if layout.startswith("sinks"):
-        return ("eager", "jit")
     names = ["layout_contiguous", "layout_paged", "window=N", "eager", "jit"]
-    if layout == "quantized":
+    if layout.startswith("sinks"):
+        names = ["eager", "jit"]
+    elif layout == "quantized":
         names = ["exact", "window=N", "eager", "jit"]
-    if any(a.window is not None for a in attentions):
+    if any(a.window is not None for a in attentions) and not layout.startswith("sinks"):
         names.append("layout_window")
     if any(a.latent is not None for a in attentions):
         names += ["mla_absorbed", "mla_naive"]

@@ -1,5 +1,6 @@
 """The accelerator's benchmark runs to its end on a processor, so that it works on a first try."""
 
+import argparse
 import json
 from dataclasses import replace
 
@@ -17,13 +18,18 @@ SMALL = ["--shape", "tiny", "--batches", "1", "--contexts", "8", "--new", "4", "
 def test_it_runs_to_its_end_and_says_what_it_could_not_measure(tmp_path, capsys):
     path = tmp_path / "rows"
     subjects = ["--subjects", "jaxkv", "torchkv", "transformers-static"]
+    layouts = ["--layouts", "paged"]
 
-    assert main(["gpu", *SMALL, *subjects, "--dtypes", "bfloat16", "--json", str(path)]) == 0
+    assert (
+        main(["gpu", *SMALL, *subjects, *layouts, "--dtypes", "bfloat16", "--json", str(path)]) == 0
+    )
 
     rows = [json.loads(line) for line in path.read_text().splitlines()[1:]]
     timed = {(row["subject"], row["metric"]) for row in rows if row["median"] is not None}
     for subject in subjects[1:]:
         assert {(subject, "ttft_ms"), (subject, "decode_ms_per_step")} <= timed
+    paged = [row["subject"] for row in rows if row["case"] == "bfloat16-b1-p8-paged"]
+    assert {*paged} == {"jaxkv", "torchkv"}
     (memory,) = {row["note"] for row in rows if row["metric"] == "peak_above_baseline"}
     assert memory == "the backend keeps no statistics of its memory"
     assert "this ran on a processor" in " ".join(capsys.readouterr().out.split())
@@ -35,11 +41,12 @@ def test_a_subject_with_other_logits_is_not_timed(monkeypatch, tmp_path):
     monkeypatch.setattr(gpu, "_logits", lambda subject, *_: (answers.get(subject, right), "cpu"))
     monkeypatch.setattr(gpu, "run_probe", lambda *_: [])
     path = tmp_path / "rows"
+    asked = ["--subjects", "jaxkv", "torchkv", "--dtypes", "bfloat16"]
 
-    assert main(["gpu", *SMALL, "--subjects", "jaxkv", "torchkv", "--json", str(path)]) == 1
+    assert main(["gpu", *SMALL, *asked, "--json", str(path)]) == 1
 
     rows = [json.loads(line) for line in path.read_text().splitlines()[1:]]
-    assert [(row["subject"], row["note"][:10]) for row in rows if row["note"]] == [
+    assert [(row["subject"], row["note"][:10]) for row in rows if "note" in row] == [
         ("torchkv", "not timed:")
     ]
 
@@ -64,14 +71,16 @@ def test_a_case_out_of_memory_is_two_rows_with_the_reason(monkeypatch):
     class Runner:
         model = type("Model", (), {"config": SHAPES["tiny"]})
 
-        def prepare(self, prompts, budget):
+        def prepare(self, prompts, budget, **layout):
             def run():
                 raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes")
 
             return run
 
     device = gpu_probe.Device("torchkv")
-    found = gpu_probe.measure(Runner(), device, "case", 1, 4, {"new": 2, "repeats": 1})
+    found = gpu_probe.measure(
+        Runner(), device, "case", 1, 4, {"new": 2, "repeats": 1, "layouts": []}
+    )
 
     assert [(each["metric"], each["values"]) for each in found] == [
         ("ttft_ms", []),
@@ -88,6 +97,24 @@ def test_the_floor_of_a_batch_counts_its_keys_and_values():
     one, many, _ = gpu.with_floors([row, wide, read], SHAPES["tiny"], new=4)
 
     assert 0.5 < one.floor_share < many.floor_share
+
+
+def test_each_context_of_jax_is_a_process_and_only_the_twins_have_layouts():
+    options = argparse.Namespace(
+        batches=(1, 32), contexts=(8, 16), layouts=("paged",), dtypes=("bfloat16", "float32")
+    )
+
+    asked = {
+        name: [(each["batch"], each["contexts"], each["layouts"]) for each in found]
+        for name in ("jaxkv", "torchkv", "transformers-static")
+        if (found := gpu.asked_of(name, "bfloat16", options))
+    }
+
+    paged = (1, [16], ["paged"])
+    assert asked["jaxkv"] == [*((b, [c], []) for b in (1, 32) for c in (8, 16)), paged]
+    assert asked["torchkv"] == [(1, [8, 16], []), (32, [8, 16], []), paged]
+    assert asked["transformers-static"] == [(1, [8, 16], []), (32, [8, 16], [])]
+    assert paged not in gpu.asked_of("jaxkv", "float32", options)
 
 
 def test_ratios_are_against_the_baseline_of_the_same_case():

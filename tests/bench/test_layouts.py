@@ -27,6 +27,19 @@ def test_layouts_that_hold_the_same_noise_give_the_same_ids(twin):
 
 
 @twins
+def test_a_row_beside_shorter_ones_goes_on_as_beside_its_likes(twin):
+    steps = Steps(twin, open_subject("llama")[0])
+    ragged = Subject("ragged", {}, used=USED, rows=(9, USED))
+    steps.cache = {each.name: steps.filled(each, batch=2) for each in (SUBJECTS[0], ragged)}
+
+    assert steps.cache["ragged"].length_B.tolist() == [9, USED]
+    level, beside = (steps.ids(each) for each in (SUBJECTS[0], ragged))
+    assert beside[1] == level[1]
+    assert beside[0] != level[0]
+    assert steps.cache["ragged"].length_B.tolist() == [9, USED]
+
+
+@twins
 def test_a_layout_that_reads_another_rows_entries_is_named(twin):
     class Wrong(Steps):
         def filled(self, subject, *, batch):

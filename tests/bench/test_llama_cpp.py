@@ -15,11 +15,12 @@ from jaxkv.spec.gguf_file import read_gguf
 from jaxkv.spec.source import open_source
 
 ONE_ROW = Case("b1", batch=1, prompt=12, new=5)
-# A program of ours that speaks as llama-bench does: a token takes 2 ms, a prompt's 0.5 ms.
+# A program of ours that speaks as llama-bench does, and like it knows no keys in float32: a token
+# takes 2 ms, a prompt's 0.5 ms.
 PROGRAM = """#!{python}
 import json, sys
 given = dict(zip(sys.argv[1::2], sys.argv[2::2]))
-assert given["-o"] == "json" and given["-r"] == "1" and given["-ctk"] == given["-ctv"] == "f32"
+assert given["-o"] == "json" and given["-r"] == "1" and given.get("-ctk") != "f32"
 open(given["-m"], "rb").close()
 prompt, new = int(given["-p"]), int(given["-n"])
 assert given.get("-d", "12") == "12"

@@ -51,6 +51,19 @@ def test_a_result_file_begins_with_its_environment(rows, tmp_path):
     assert first["environment"]["precision"] == "bfloat16"
     assert first["environment"]["versions"]["jax"]
     assert [Row(**other) for other in others] == rows
+    keys = [
+        "bench",
+        "case",
+        "subject",
+        "metric",
+        "unit",
+        "median",
+        "low",
+        "high",
+        "ratio",
+        "floor_share",
+    ]
+    assert [[*other] for other in others] == [keys, keys, [*keys, "note"]]
 
 
 def test_a_page_holds_every_number_and_asks_for_nothing_outside(rows, tmp_path):
@@ -69,6 +82,17 @@ def test_a_page_escapes_what_it_is_given():
 
     assert "<script>" not in text
     assert "<b>" not in text
+
+
+def test_a_reference_is_never_the_best_of_a_case():
+    found = {"weight-read": Spread(1.0, 1.0, 1.0), **FOUND}
+    rows = rows_of("decode", "b1", "step", found)
+
+    text = page(rows, about="a table", says="", environment=environment(), figures={})
+
+    best = [line for line in text.splitlines() if 'class="best"' in line]
+    assert len(best) == 1
+    assert "quick" in best[0]
 
 
 def test_plots_take_the_readers_ink(rows):

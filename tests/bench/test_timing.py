@@ -2,6 +2,9 @@
 
 import pytest
 
+from bench.cases import Case
+from bench.prefill import rates
+from bench.rows import Row
 from bench.timing import Spread, first_and_steady, interleaved, seconds, tokens_per_second
 
 
@@ -66,6 +69,16 @@ def test_subjects_are_measured_in_turn():
 def test_prefill_throughput_counts_tokens_and_not_prompts():
     """KV-78: two prompts of 100 tokens in half a second are 400 tokens a second."""
     assert tokens_per_second(batch=2, tokens=100, seconds=0.5) == 400
+
+
+def test_the_page_of_prefill_counts_all_rows_tokens():
+    case = Case("b2-p100", batch=2, prompt=100, new=1)
+    timed = Row("prefill", case.name, "it", "ttft_ms", "ms", 500.0, 400.0, 800.0, ratio=2.0)
+
+    (rate,) = rates(case, [timed])
+
+    assert (rate.median, rate.low, rate.high) == (400.0, 250.0, 500.0)
+    assert (rate.metric, rate.unit, rate.ratio) == ("prompt_tokens_per_second", "1/s", 2.0)
 
 
 def test_a_spread_is_median_and_extremes():

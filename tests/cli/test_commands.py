@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 
+import jax
 import pytest
 
 from tests.children import ROOT, environment, run_python
@@ -34,7 +35,7 @@ def main(twin, *arguments):
 
 
 def test_json_is_one_object_with_the_promised_fields(twin):
-    done = run(twin, *ARGUMENTS, "--json")
+    done = run(twin, *ARGUMENTS, "--json", "--device", "cpu")
 
     found = json.loads(done.stdout)
     assert done.returncode == 0
@@ -228,3 +229,20 @@ def test_output_that_nobody_reads_any_more_is_no_traceback(twin):
     child.stderr.close()
 
     assert (child.wait(timeout=60), told) == (1, "")
+
+
+def test_a_device_that_is_not_there_is_told(twin, capsys, monkeypatch):
+    def none_there(backend=None):
+        if backend == "cuda":
+            raise RuntimeError("Unknown backend cuda")
+        return there()
+
+    there = jax.devices
+    monkeypatch.setattr("jax.devices", none_there)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+
+    assert main(twin, *ARGUMENTS, "--device", "cuda") == 2
+
+    told = capsys.readouterr().err
+    assert "device is 'cuda', expected one that" in told
+    assert "cpu" in told

@@ -137,3 +137,16 @@ def test_penalties_and_log_probabilities_are_told_beside_drafts_as_without(twin,
     assert drafted["ids"] == plain["ids"]
     assert [entry["id"] for entry in drafted["logprobs"]] == plain["ids"]
     assert drafted["accepted"] == drafted["drafted"] > 0
+
+
+def test_a_stop_string_beside_drafts_ends_the_text_where_it_ends_without(twin, capsys):
+    words = found(twin, capsys)["text"].split()
+    asked = ["--stop", f" {words[3]} {words[4][0]}"]
+    plain = found(twin, capsys, *asked)
+
+    drafted = found(twin, capsys, *asked, "--draft", "reference", "--k", "2")
+
+    assert drafted["text"] == plain["text"]
+    assert drafted["stopped"] == plain["stopped"] == asked[1]
+    main(twin, *ARGUMENTS, *asked, "--prompt-lookup", "2")
+    assert capsys.readouterr().out.rstrip().endswith(plain["text"])

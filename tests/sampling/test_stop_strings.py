@@ -116,6 +116,22 @@ def test_a_cache_kept_after_a_stop_string_goes_on_as_if_the_rest_had_never_been(
 
 
 @twins
+def test_a_kept_cache_is_as_large_as_was_asked_for(twin):
+    """Steps read the front of it; what a program wrote there stands in the whole afterwards."""
+    generate, model = (
+        importlib.import_module(f"{twin}.generation").generate,
+        make_model(twin, "llama"),
+    )
+    asked = {"max_new_tokens": 4, "keep_cache": True, "capacity": 130}
+
+    done = generate(model, PROMPTS[:1], stop="?", decode=decode, **asked)
+    after = generate(model, [done.tokens[0][-1:]], max_new_tokens=3, cache=done.cache)
+
+    assert done.cache.capacity == 130
+    assert after.new_tokens == generate(model, done.tokens, max_new_tokens=3).new_tokens
+
+
+@twins
 def test_a_store_keeps_a_text_that_a_stop_string_ended(twin):
     generate = importlib.import_module(f"{twin}.generation").generate
     model, store = make_model(twin, "llama"), make_store(twin)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from crosscheck.cli import main
+from crosscheck.cli import command, main
 from tests.children import ROOT
 
 MODEL = Path(__file__).parent / "user_model.py"
@@ -227,3 +227,17 @@ def test_a_call_that_never_answers_leaves_the_command_its_exit_code(tmp_path):
 
     assert done.returncode == 5, done.stderr
     assert "no answer within" in done.stdout
+
+
+@pytest.mark.parametrize("met", [True, False], ids=["met", "not met"])
+def test_a_framework_that_aborts_pythons_end_does_not_take_the_exit_code(monkeypatch, met):
+    def leave(code):
+        raise LookupError(code)
+
+    monkeypatch.setattr("crosscheck.cli.main", lambda: 3)
+    monkeypatch.setattr("os._exit", leave)
+    if met:
+        monkeypatch.setitem(sys.modules, "mlx.core", sys)
+
+    with pytest.raises(LookupError if met else SystemExit, match=r"^3$"):
+        command()

@@ -113,7 +113,7 @@ def test_an_adapter_in_fifteen_lines_asks_whether_it_was_refused(monkeypatch, as
 def test_the_page_of_adapters_names_every_adapter():
     page = (DOCS / "adapters.md").read_text("utf-8")
 
-    for name in ("litgpt", "x-transformers", "keras-hub", "torchtune", "ONNX", "Linen"):
+    for name in ("litgpt", "x-transformers", "keras-hub", "torchtune", "mlx-lm", "ONNX", "Linen"):
         assert name in page
         assert any(name in words for row in adapter_rows() for words in row.values())
 

@@ -53,6 +53,7 @@ def test_a_page_can_be_read_with_a_keyboard(data):
     assert 'class="skip" href="#main"' in text
     # Whatever scrolls can be reached, and links lead somewhere.
     assert text.count('class="scroll" tabindex="0"') == text.count('class="scroll"')
+    assert text.count('<figure tabindex="0">') == text.count("<figure") > 0
     for target in re.findall(r'<a [^>]*href="#([^"]+)"', text):
         assert f'id="{target}"' in text
 

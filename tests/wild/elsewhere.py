@@ -184,6 +184,32 @@ def onnx_top_left():
     return onnx_right("zero")
 
 
+def mlx_llama(window=None):
+    """A llama of mlx-lm; with a window every other layer keeps a ring."""
+    import mlx.core as mx
+    from mlx_lm.models.llama import Model, ModelArgs
+
+    mx.random.seed(0)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 3, "intermediate_size": 48, "vocab_size": 97}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "rms_norm_eps": 1e-5}
+    kinds = ["full_attention", "sliding_attention", "full_attention"] if window else None
+    args = ModelArgs("llama", **sizes, **heads, layer_types=kinds, sliding_window=window)
+    return Model(args), {"amplify": True}
+
+
+def mlx_window():
+    """A full ring refuses to be trimmed by returning 0: the adapter must not take that for done."""
+    return mlx_llama(5)
+
+
+def mlx_restarted():
+    """Planted: the rotation does not know how much is cached."""
+    model, hints = mlx_llama()
+    for layer in model.layers:
+        layer.self_attn.rope = lambda x, offset=0, rope=layer.self_attn.rope: rope(x)
+    return model, hints
+
+
 def torchtune_llama():
     """A llama of torchtune."""
     import torch

@@ -11,6 +11,7 @@ import subprocess
 import pytest
 
 from tests.wild.environments import ROOT, pins, python
+from tests.wild.test_findings import shows
 
 # factory -> environment, relation that breaks, first kind of its diagnosis, layer, position (None
 # where the package's own numbers leave it open).
@@ -28,6 +29,7 @@ FAULTS = {
     "keras_hub_neox_jax": ("kh", "cache.partition", "pos.reset", 0, None),
     "keras_hub_llama": ("kh", "cache.capacity", "capacity.clamp", 0, None),
     "onnx_top_left": ("onnx", "cache.partition", "mask.top_left", None, 1),
+    "mlx_restarted": ("mlx", "cache.partition", "pos.reset", 0, None),
     "torchtune_restarted": ("tune", "cache.partition", "pos.reset", 0, None),
 }
 # factory -> environment and the relations: where others differ (a cache rounds, a release has other
@@ -41,6 +43,8 @@ CLEAN = {
     "mistral_dynamic_later": ("tf456", "core"),
     "quantized_llama_reordered": ("q524", "cache.fork_gather"),
     "onnx_right": ("onnx", "core"),
+    "mlx_llama": ("mlx", "core"),
+    "mlx_window": ("mlx", "core"),
     "torchtune_llama": ("tune", "core"),
 }
 
@@ -81,6 +85,28 @@ def test_what_is_right_raises_no_alarm(name, tmp_path):
     alarms = {r["relation"]: r["reason"] for r in report["rows"] if r["verdict"] == "fail"}
     assert alarms == {}
     assert any(r["verdict"] == "pass" for r in report["rows"])
+
+
+@pytest.mark.parametrize(
+    ("script", "environment"),
+    [
+        ("keras_hub_neox", "kh"),
+        ("keras_hub_clamp", "kh"),
+        ("litgpt_softcap", "litgpt"),
+        ("x_transformers_shift", "xt"),
+        ("quantized_gather", "q524"),
+    ],
+)
+def test_a_finding_shows_from_its_script_alone(script, environment, tmp_path):
+    file = ROOT / "tests" / "wild" / "findings" / f"{script}.py"
+
+    done = subprocess.run(
+        [str(python(environment)), str(file)], cwd=tmp_path, capture_output=True, text=True
+    )
+
+    wrong, right = shows(done.stdout)
+    assert wrong > 1e-3, done.stdout + done.stderr
+    assert all(each < 1e-4 for each in right)
 
 
 def test_every_environment_is_there_and_used():

@@ -15,7 +15,7 @@ from torchkv.drafts import Drafts
 from torchkv.loop import prefill, start
 from torchkv.model import Decoder, params_of
 from torchkv.request import check, device_arrays, new_cache
-from torchkv.speculation import no_tally, verify
+from torchkv.verification import no_tally, verify
 
 Draft = Callable[[np.ndarray, int], np.ndarray]
 # Of the other twin, which compiles a step of as many drafts; a ring's slack follows it.

@@ -181,12 +181,12 @@ def _changed(config: ModelConfig, layout: str, options: Mapping[str, Any]) -> di
 
 def _variants(config: ModelConfig, layout: str) -> tuple[str, ...]:
     attentions = [layer.attention for layer in config.layers]
-    if layout.startswith("sinks"):
-        return ("eager",)
     names = ["layout_contiguous", "layout_paged", "window=N", "eager"]
-    if layout == "quantized":
+    if layout.startswith("sinks"):
+        names = ["eager"]
+    elif layout == "quantized":
         names = ["exact", "window=N", "eager"]
-    if any(a.window is not None for a in attentions):
+    if any(a.window is not None for a in attentions) and not layout.startswith("sinks"):
         names.append("layout_window")
     if any(a.latent is not None for a in attentions):
         names += ["mla_absorbed", "mla_naive"]
