@@ -200,7 +200,8 @@ def _tree(module: nnx.Pytree) -> dict[Any, Any]:
     # a tenth of its time: of a call of `generate` with a small model that was a fifth.
     tree: dict[Any, Any] = {}
     for name, value in vars(module).items():
-        key = int(name) if name.isdigit() else name
+        # The items of a list are named by digits; early flax 0.12 has them as int already.
+        key = int(name) if str(name).isdigit() else name
         if isinstance(value, nnx.Param):
             tree[key] = value[...]
         elif isinstance(value, nnx.Pytree) and (below := _tree(value)):

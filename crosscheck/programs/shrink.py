@@ -61,7 +61,7 @@ def _smaller(case: Case, first_id: int) -> Iterator[Case]:
 
 def _fewer_ops(case: Case) -> Iterator[Case]:
     count = len(case.ops)
-    size = count // 2
+    size = 0 if _is_partition(case) else count // 2
     while size:
         for start in range(0, count - size + 1, size):
             yield replace(case, ops=case.ops[:start] + case.ops[start + size :])
@@ -102,7 +102,6 @@ def _op_without_row(op: Op, row: int) -> Op:
 
 def _fewer_tokens(case: Case) -> Iterator[Case]:
     tokens = case.ids.shape[1]
-    fed = sum(op.n for op in case.ops if isinstance(op, Append))
     for kept in dict.fromkeys((tokens // 2, 3 * tokens // 4, tokens - 1)):
         if 0 < kept < tokens:
             short = replace(
@@ -110,12 +109,18 @@ def _fewer_tokens(case: Case) -> Iterator[Case]:
                 ids=case.ids[:, :kept],
                 lengths=tuple(min(n, kept) for n in case.lengths),
             )
-            yield short
-            # A relation's own partition must keep feeding exactly the text.
-            if fed == tokens and all(isinstance(op, Append) for op in case.ops):
+            if not _is_partition(case):
+                yield short
+            else:
                 yield replace(short, ops=_partition(case.ops, kept))
                 # What goes wrong after a long first chunk needs only a shorter one.
                 yield replace(short, ops=_partition(case.ops[::-1], kept)[::-1])
+
+
+def _is_partition(case: Case) -> bool:
+    """Return whether the steps feed exactly the text: a smaller case must then do so too."""
+    sizes = [op.n for op in case.ops if isinstance(op, Append)]
+    return len(sizes) == len(case.ops) and sum(sizes) == case.ids.shape[1]
 
 
 def _partition(ops: tuple[Op, ...], tokens: int) -> tuple[Op, ...]:
@@ -128,7 +133,7 @@ def _partition(ops: tuple[Op, ...], tokens: int) -> tuple[Op, ...]:
 
 
 def _simpler_ops(case: Case) -> Iterator[Case]:
-    for i, op in enumerate(case.ops):
+    for i, op in enumerate(() if _is_partition(case) else case.ops):
         for simpler in _simpler(op):
             yield replace(case, ops=(*case.ops[:i], simpler, *case.ops[i + 1 :]))
 

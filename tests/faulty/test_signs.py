@@ -139,3 +139,13 @@ def test_windows_are_those_of_the_attentions_where_the_config_has_no_layer_types
     model.config = SimpleNamespace(sliding_window=5, num_hidden_layers=3)
 
     assert windows(model) == (5, None, 5)
+
+
+def test_a_partition_stays_one_while_it_shrinks():
+    def fails(case):
+        assert sum(op.n for op in case.ops) == case.ids.shape[1]
+        return len(case.ops) > 1 and case.ops[1].n > 1
+
+    small = shrink(fed(3, 4, 5), fails, deadline=time.monotonic() + 20)
+
+    assert small.ops == (Append(1), Append(2))

@@ -86,17 +86,17 @@ def mistral_dynamic():
     return mistral_sliding("dynamic")
 
 
-def gemma2_default():
+def gemma2_default(window=5):
     """WF-15: the model asks layer 0, which keeps only a window, how long the text is."""
     from transformers import Gemma2Config
 
-    config = Gemma2Config(**DENSE, num_hidden_layers=4, sliding_window=5)
+    config = Gemma2Config(**DENSE, num_hidden_layers=4, sliding_window=window)
     return causal_lm(config, "sdpa"), {"amplify": True}
 
 
-def gemma2_dynamic():
-    """With the cache that grows the same model is right."""
-    return gemma2_default()[0], {"cache": "dynamic", "amplify": True}
+def gemma2_wide():
+    """With a window that no text fills, and a cache with room, the same model is right."""
+    return gemma2_default(60)[0], {"cache": "HybridCache", "amplify": True}
 
 
 def mistral_static_chunks():
