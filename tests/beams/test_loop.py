@@ -53,7 +53,9 @@ def test_a_step_on_rows_gathers_each_buffer_once():
 
     for axes in (f"18,{SLOTS}", f"{SLOTS},18"):
         flat = f"f32[{BATCH * BEAMS * 3},{axes}]"
-        assert operations["gather", f"f32[{BATCH * BEAMS},3,{axes}]"] == 3  # one a layer
+        # One a layer; XLA's optimizer, which deep runs have, writes an axis of 1 into the shape.
+        forms = (f"f32[{BATCH * BEAMS},3,{axes}]", f"f32[{BATCH * BEAMS},1,3,{axes}]")
+        assert sum(operations["gather", form] for form in forms) == 3
         assert operations["copy", flat] <= 3
         for kind in ("select", "concatenate", "broadcast", "transpose"):
             assert operations[kind, flat] == 0, kind
