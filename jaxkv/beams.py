@@ -9,7 +9,7 @@ those of a distribution.
 
 Letters: B rows, J beams of a row, C beams of all rows, one after the other (C = B*J), T prompt
 tokens with padding, S new tokens at most, E end tokens (of an encoder's text: its tokens), M
-beams among which the best are chosen, V vocabulary.
+texts or continuations among which the best are chosen, V vocabulary.
 """
 
 import dataclasses
@@ -21,6 +21,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxkv import caches
+from jaxkv.beam_logprobs import Told, join, nothing_told, take, tell
 from jaxkv.branching import Form
 from jaxkv.caches import Cache
 from jaxkv.encoder import encode
@@ -62,6 +63,8 @@ class Beams:
         active_B: Rows that go on.
         new: int32, new tokens of every beam of an active row.
         forwarded_B: int32, positions that entered the model, of all beams.
+        told: Log-probabilities of the beams' tokens; None unless wanted.
+        ended_told: Of the ended texts'.
     """
 
     token_BJS: Int[Array, "B J S"]
@@ -73,6 +76,8 @@ class Beams:
     active_B: Bool[Array, " B"]
     new: Int[Array, ""]
     forwarded_B: Int[Array, " B"]
+    told: Told | None = None
+    ended_told: Told | None = None
 
 
 def search(
@@ -88,6 +93,8 @@ def search(
     beams: int,
     slots: int,
     rectangular: bool,
+    logprobs: bool = False,
+    top: int = 0,
 ) -> tuple[Beams, Cache]:
     """Return the finished search and its cache: prefill and loop in one traced function.
 
@@ -103,6 +110,54 @@ def search(
         beams: Of each row; at most as many as tokens that do not end a text.
         slots: New tokens that a beam has room for: the largest budget, or more.
         rectangular: Whether all prompts have one length.
+        logprobs: Whether the texts carry them.
+        top: Of how many of the likeliest tokens too.
+    """
+    asked = params, ids_BT, count_B, sources
+    how: dict[str, Any] = {"config": config, "rectangular": rectangular}
+    told: dict[str, Any] = {"logprobs": logprobs, "top": top}
+    sizes: dict[str, Any] = {"form": form, "beams": beams, "slots": slots}
+    state, cache, logits_CV = open_search(*asked, **sizes, **how, **told)
+    given = {"prompts": (ids_BT, count_B), "terms": terms, "goal": goal}
+    state = choose(state, logits_CV, **given)
+
+    def step(state: Beams, cache: Cache) -> tuple[Beams, Cache]:
+        state, cache, logits_CV = feed(params, state, cache, **how)
+        return choose(state, logits_CV, **given), cache
+
+    return jax.lax.while_loop(
+        lambda both: jnp.any(both[0].active_B), lambda both: step(*both), (state, cache)
+    )
+
+
+def open_search(
+    params: Params,
+    ids_BT: Int[Array, "B T"],
+    count_B: Int[Array, " B"],
+    sources: Sources | None = None,
+    *,
+    config: ModelConfig,
+    form: Form,
+    beams: int,
+    slots: int,
+    rectangular: bool,
+    logprobs: bool,
+    top: int,
+) -> tuple[Beams, Cache, Float[Array, "C V"]]:
+    """Return the search before its first choice, all beams' cache, the logits of the first tokens.
+
+    Args:
+        params: See `search`, as for all others.
+        ids_BT: See `search`.
+        count_B: See `search`.
+        sources: See `search`.
+        config: See `search`.
+        form: See `search`.
+        beams: See `search`.
+        slots: See `search`.
+        rectangular: See `search`.
+        logprobs: See `search`.
+        top: See `search`.
     """
     cache = form.make(config)
     if sources is not None:
@@ -110,29 +165,40 @@ def search(
     promises = {"config": config, "last_only": True, "rectangular": rectangular, "clean": True}
     logits_B1V, after = forward(params, ids_BT, cache, count_B, fresh=True, **promises)
     assert after is not None  # forward returns a cache for a cache
-    cache = caches.spread(after, beams)
     logits_CV = jnp.repeat(logits_B1V[:, 0], beams, axis=0)
-    state = start(count_B, beams=beams, slots=slots, dtype=_score_dtype(logits_CV))
-    given = {"prompts": (ids_BT, count_B), "terms": terms, "goal": goal}
-    state = choose(state, logits_CV, **given)
-
-    def step(state: Beams, cache: Cache) -> tuple[Beams, Cache]:
-        # Reordered before a forward, not after: the last choice moves nothing.
-        cache = caches.gather(cache, state.from_C) if beams > 1 else cache
-        one_C = jnp.repeat(state.active_B.astype(jnp.int32), beams)
-        last_C1 = state.token_BJS[:, :, state.new - 1].reshape(-1, 1)
-        logits_C1V, after = forward(params, last_C1, cache, one_C, **promises)
-        assert after is not None
-        forwarded_B = state.forwarded_B + beams * state.active_B.astype(jnp.int32)
-        state = dataclasses.replace(state, forwarded_B=forwarded_B)
-        return choose(state, logits_C1V[:, 0], **given), after
-
-    return jax.lax.while_loop(
-        lambda both: jnp.any(both[0].active_B), lambda both: step(*both), (state, cache)
-    )
+    told = nothing_told(len(count_B), beams, slots, top=top) if logprobs else None
+    dtype = jnp.promote_types(logits_CV.dtype, jnp.float32)
+    state = start(count_B, beams=beams, slots=slots, dtype=dtype, told=told)
+    return state, caches.spread(after, beams), logits_CV
 
 
-def start(count_B: Int[Array, " B"], *, beams: int, slots: int, dtype: Any) -> Beams:
+def feed(
+    params: Params, state: Beams, cache: Cache, *, config: ModelConfig, rectangular: bool
+) -> tuple[Beams, Cache, Float[Array, "C V"]]:
+    """Return the search, the cache with the last token of each active row's beams, their logits.
+
+    Args:
+        params: The model's.
+        state: After a choice.
+        cache: Of all beams, as before it.
+        config: Static, as is what follows.
+        rectangular: Whether all prompts have one length.
+    """
+    beams = state.sum_BJ.shape[1]
+    # Reordered before a forward, not after: the last choice moves nothing.
+    cache = caches.gather(cache, state.from_C) if beams > 1 else cache
+    one_C = jnp.repeat(state.active_B.astype(jnp.int32), beams)
+    last_C1 = state.token_BJS[:, :, state.new - 1].reshape(-1, 1)
+    promises = {"config": config, "last_only": True, "rectangular": rectangular, "clean": True}
+    logits_C1V, after = forward(params, last_C1, cache, one_C, **promises)
+    assert after is not None  # forward returns a cache for a cache
+    forwarded_B = state.forwarded_B + beams * state.active_B.astype(jnp.int32)
+    return dataclasses.replace(state, forwarded_B=forwarded_B), after, logits_C1V[:, 0]
+
+
+def start(
+    count_B: Int[Array, " B"], *, beams: int, slots: int, dtype: Any, told: Told | None = None
+) -> Beams:
     """Return the search before its first choice, for which all beams of a row see the same logits.
 
     Args:
@@ -140,6 +206,7 @@ def start(count_B: Int[Array, " B"], *, beams: int, slots: int, dtype: Any) -> B
         beams: Of each row.
         slots: New tokens that a beam has room for.
         dtype: Of sums and scores.
+        told: Room for log-probabilities; None unless wanted.
     """
     batch = count_B.shape[0]
     # One beam has begun; the others are copies of it that must not double its continuations.
@@ -155,12 +222,15 @@ def start(count_B: Int[Array, " B"], *, beams: int, slots: int, dtype: Any) -> B
         active_B=jnp.ones((batch,), bool),
         new=jnp.zeros((), jnp.int32),
         forwarded_B=count_B,
+        told=told,
+        ended_told=told,
     )
 
 
 def choose(
     state: Beams,
     logits_CV: Float[Array, "C V"],
+    hit_BM: Int[Array, "B M"] | None = None,
     *,
     prompts: tuple[Int[Array, "B T"], Int[Array, " B"]],
     terms: Terms,
@@ -171,48 +241,87 @@ def choose(
     Args:
         state: Before it.
         logits_CV: The model's for each beam's next token.
+        hit_BM: int32, continuations that end a text beside those by an end token, as numbers beam *
+            V + token; J * V for none. None for none at all.
         prompts: int32 ids from the left and how many of each row count, for the processors.
         terms: Budgets, end tokens and processors.
         goal: What is searched for.
 
     Cost: passes twice over the J*V continuations of a row.
     """
-    batch, beams = state.sum_BJ.shape
-    new = state.new + 1
-    logprob_CV = jax.nn.log_softmax(logits_CV.astype(_score_dtype(logits_CV)), axis=-1)
-    logprob_CV = _processed(logprob_CV, state, prompts, terms)
-    vocabulary = logits_CV.shape[1]
-    sum_BJV = state.sum_BJ[:, :, None] + logprob_CV.reshape(batch, beams, vocabulary)
-    # -1 stands for no end token: taken as it is, it would count from the vocabulary's end.
-    end_E = jnp.where(terms.end_E < 0, vocabulary, terms.end_E)
-    ends_V = jnp.zeros((vocabulary,), bool).at[end_E].set(True, mode="drop")
+    (batch, beams), new = state.sum_BJ.shape, state.new + 1
+    sum_BJV, logprob_BJV = _sums(state, logits_CV, prompts, terms)
+    ends_BJV = _endings(sum_BJV, hit_BM, terms)
     # Of the scores' own dtype: a bare -inf is a float64 constant when x64 is on.
     never = jnp.array(-jnp.inf, sum_BJV.dtype)
     best, going = (
-        _best(x_BJV, state.token_BJS, at=state.new)
-        for x_BJV in (sum_BJV, jnp.where(ends_V, never, sum_BJV))
+        _best(x_BJV, state, logprob_BJV) for x_BJV in (sum_BJV, jnp.where(ends_BJV, never, sum_BJV))
     )
     is_last_B1 = (new >= terms.budget_B)[:, None]
-    stops_BJ = (ends_V[best.last_BJ] | is_last_B1) & state.active_B[:, None]
+    ends_BJ = jnp.take_along_axis(ends_BJV.reshape(batch, -1), best.flat_BJ, axis=1)
+    stops_BJ = (ends_BJ | is_last_B1) & state.active_B[:, None]
     length = new.astype(state.score_BJ.dtype)
     score_BJ = jnp.where(stops_BJ, best.sum_BJ / length**goal.length_penalty, never)
-    ended_BJS, score_BJ, length_BJ = _merge(state, best.token_BJS, score_BJ, new)
     keep = partial(_where_active, state.active_B)
     row_BJ = jnp.arange(batch * beams, dtype=jnp.int32).reshape(batch, beams)
     from_BJ = keep(row_BJ[:, :1] + going.beam_BJ, row_BJ)
-    after = Beams(
+    after = dataclasses.replace(
+        _merge(state, best, score_BJ, new),
         token_BJS=keep(going.token_BJS, state.token_BJS),
         sum_BJ=keep(going.sum_BJ, state.sum_BJ),
-        ended_BJS=ended_BJS,
-        score_BJ=score_BJ,
-        length_BJ=length_BJ,
+        told=jax.tree.map(keep, going.told, state.told),
         from_C=from_BJ.reshape(-1),
         active_B=state.active_B & ~is_last_B1[:, 0],
         new=new,
-        forwarded_B=state.forwarded_B,
     )
     goes_on_B = _goes_on(after, terms=terms, goal=goal)
     return dataclasses.replace(after, active_B=after.active_B & goes_on_B)
+
+
+def likeliest(
+    state: Beams,
+    logits_CV: Float[Array, "C V"],
+    prompts: tuple[Int[Array, "B T"], Int[Array, " B"]],
+    terms: Terms,
+    *,
+    most: int,
+) -> tuple[Float[Array, "B M"], Int[Array, "B M"]]:
+    """Return sums and numbers (beam * V + token, int32) of each row's likeliest continuations.
+
+    Args:
+        state: See `choose`, as for all but the last.
+        logits_CV: See `choose`.
+        prompts: See `choose`.
+        terms: See `choose`.
+        most: M, static.
+    """
+    sum_BJV, _ = _sums(state, logits_CV, prompts, terms)
+    sum_BM, flat_BM = jax.lax.top_k(sum_BJV.reshape(len(sum_BJV), -1), most)
+    return sum_BM, flat_BM.astype(jnp.int32)
+
+
+def _sums(
+    state: Beams, logits_CV: Array, prompts: tuple[Array, Array], terms: Terms
+) -> tuple[Array, Array]:
+    """Return what each continuation's sum would be, and its token's own log-probability."""
+    logprob_CV = jax.nn.log_softmax(logits_CV.astype(state.sum_BJ.dtype), axis=-1)
+    shape = (*state.sum_BJ.shape, logits_CV.shape[1])
+    wanted_BJV = _processed(logprob_CV, state, prompts, terms).reshape(shape)
+    return state.sum_BJ[:, :, None] + wanted_BJV, logprob_CV.reshape(shape)
+
+
+def _endings(sum_BJV: Array, hit_BM: Array | None, terms: Terms) -> Array:
+    """Return which continuations end a text."""
+    batch, _, vocabulary = sum_BJV.shape
+    # -1 stands for no end token: taken as it is, it would count from the vocabulary's end.
+    end_E = jnp.where(terms.end_E < 0, vocabulary, terms.end_E)
+    ends_V = jnp.zeros((vocabulary,), bool).at[end_E].set(True, mode="drop")
+    ends_BJV = jnp.broadcast_to(ends_V, sum_BJV.shape)
+    if hit_BM is None:
+        return ends_BJV
+    row_B1 = jnp.arange(batch, dtype=jnp.int32)[:, None]
+    hits_BF = ends_BJV.reshape(batch, -1).at[row_B1, hit_BM].set(True, mode="drop")
+    return hits_BF.reshape(sum_BJV.shape)
 
 
 def _processed(
@@ -237,35 +346,41 @@ def _processed(
 
 @pytree
 class _Chosen:
-    """The J best continuations: their texts, last tokens, sums, and the beams they continue."""
+    """The J best continuations: their numbers, texts, sums, and the beams they continue."""
 
+    flat_BJ: Array
     token_BJS: Array
-    last_BJ: Array
     sum_BJ: Array
     beam_BJ: Array
+    told: Told | None
 
 
-def _best(sum_BJV: Array, token_BJS: Array, *, at: Array) -> _Chosen:
+def _best(sum_BJV: Array, state: Beams, logprob_BJV: Array) -> _Chosen:
     batch, beams, vocabulary = sum_BJV.shape
     sum_BJ, flat_BJ = jax.lax.top_k(sum_BJV.reshape(batch, beams * vocabulary), beams)
     flat_BJ = flat_BJ.astype(jnp.int32)
     beam_BJ, last_BJ = flat_BJ // vocabulary, flat_BJ % vocabulary
-    token_BJS = jnp.take_along_axis(token_BJS, beam_BJ[:, :, None], axis=1)
-    return _Chosen(token_BJS.at[:, :, at].set(last_BJ), last_BJ, sum_BJ, beam_BJ)
+    token_BJS = jnp.take_along_axis(state.token_BJS, beam_BJ[:, :, None], axis=1)
+    token_BJS = token_BJS.at[:, :, state.new].set(last_BJ)
+    told = state.told and tell(state.told, logprob_BJV, beam_BJ, last_BJ, state.new)
+    return _Chosen(flat_BJ, token_BJS, sum_BJ, beam_BJ, told)
 
 
-def _merge(
-    state: Beams, token_BJS: Array, score_BJ: Array, new: Array
-) -> tuple[Array, Array, Array]:
-    """Return the J best of the texts that have ended: those of before, and those given."""
+def _merge(state: Beams, best: _Chosen, score_BJ: Array, new: Array) -> Beams:
+    """Return the search with the J best of the texts that have ended: of before, and given."""
     score_BM = jnp.concatenate([state.score_BJ, score_BJ], axis=1)
     best_BJ, place_BJ = jax.lax.top_k(score_BM, score_BJ.shape[1])
-    token_BMS = jnp.concatenate([state.ended_BJS, token_BJS], axis=1)
+    token_BMS = jnp.concatenate([state.ended_BJS, best.token_BJS], axis=1)
     length_BM = jnp.concatenate([state.length_BJ, jnp.full_like(state.length_BJ, new)], axis=1)
-    return (
-        jnp.take_along_axis(token_BMS, place_BJ[:, :, None], axis=1),
-        best_BJ,
-        jnp.take_along_axis(length_BM, place_BJ, axis=1),
+    told = None
+    if state.ended_told is not None and best.told is not None:
+        told = take(join(state.ended_told, best.told), place_BJ)
+    return dataclasses.replace(
+        state,
+        ended_BJS=jnp.take_along_axis(token_BMS, place_BJ[:, :, None], axis=1),
+        score_BJ=best_BJ,
+        length_BJ=jnp.take_along_axis(length_BM, place_BJ, axis=1),
+        ended_told=told,
     )
 
 
@@ -282,7 +397,3 @@ def _goes_on(state: Beams, *, terms: Terms, goal: Goal) -> Array:
 
 def _where_active(active_B: Array, new: Array, old: Array) -> Array:
     return jnp.where(active_B.reshape(-1, *[1] * (new.ndim - 1)), new, old)
-
-
-def _score_dtype(logits_CV: Array) -> jnp.dtype:
-    return jnp.promote_types(logits_CV.dtype, jnp.float32)

@@ -41,6 +41,17 @@ class ProcessorSettings:
         penalties = (self.repetition_B - 1, self.presence_B, self.frequency_B, self.min_new_B)
         return not any(each_B.any() for each_B in penalties) and not any(self.bias)
 
+    def repeated(self, times: int) -> "ProcessorSettings":
+        """Return each row's settings so many times, one after the other."""
+        return ProcessorSettings(
+            self.vocab_size,
+            np.repeat(self.repetition_B, times),
+            np.repeat(self.presence_B, times),
+            np.repeat(self.frequency_B, times),
+            np.repeat(self.min_new_B, times),
+            tuple(row for row in self.bias for _ in range(times)),
+        )
+
 
 def plan_processors(
     vocab_size: int,

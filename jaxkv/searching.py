@@ -12,13 +12,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxkv import caches, programs
+from jaxkv.beam_stops import search_past
 from jaxkv.beams import Beams, Goal, search
 from jaxkv.branching import check_budgets, check_whole, plan_cache
 from jaxkv.model import Decoder, params_of
 from jaxkv.planning import Plan
 from jaxkv.processor_settings import Bias
 from jaxkv.request import Request, check, device_arrays, device_sources
+from jaxkv.results import plan_logprobs
 from jaxkv.spec.errors import RequestError
+from jaxkv.spec.stop import Certain, Decode, Stops, check_stops
 
 # Sums stay within 1e6 or so; their quotient must stay a float32.
 _LARGEST_LOG = 60.0
@@ -34,11 +37,19 @@ class Searched:
         best: New ids of each row's `n_best` texts, the best first.
         score_BM: Of each text, the sum of its new tokens' natural log-probabilities over their
             number to the power of `length_penalty`; transformers' `sequences_scores`.
-        ended_B: int32, how many of a row's `beams` best texts end with an end token.
+        ended_B: int32, how many of a row's `beams` best texts end with an end token, or by a
+            stop string.
         forwarded_positions_B: int32, positions of each row that went through the model: the prompt
             once, then one a beam and step.
         compilations: Programs traced for this call; None for a twin that compiles nothing.
         copied_pages: Pages copied because a beam wrote to one that others hold; None without pages.
+        logprobs: With `logprobs`, of each of the `n_best` texts what `Generated` has of a row:
+            under the model's own distribution, before any processor.
+        top_ids: The likeliest ids at each new token's place.
+        top_logprobs: Their log-probabilities.
+        texts: With `stop`, the text of each row's best, up to its stop string.
+        stopped: With `stop`, the string that ended it, or None.
+        best_texts: With `stop`, of each of the `n_best` texts.
     """
 
     tokens: list[list[int]]
@@ -49,6 +60,12 @@ class Searched:
     forwarded_positions_B: np.ndarray
     compilations: int | None
     copied_pages: int | None
+    logprobs: list[list[np.ndarray]] | None = None
+    top_ids: list[list[np.ndarray]] | None = None
+    top_logprobs: list[list[np.ndarray]] | None = None
+    texts: list[str] | None = None
+    stopped: list[str | None] | None = None
+    best_texts: list[list[str]] | None = None
 
 
 def beam_search(
@@ -69,6 +86,9 @@ def beam_search(
     encoder: Any = None,
     encoder_mask_BE: Any = None,
     end_ids: int | Sequence[int] | None = (),
+    stop: str | Sequence[str] = (),
+    decode: Decode | None = None,
+    logprobs: bool | int = False,
     capacity: int | None = None,
     layout: str = "contiguous",
     slack: int = 0,
@@ -102,6 +122,12 @@ def beam_search(
         encoder: One text a row, read once and shared by its beams.
         encoder_mask_BE: Which ids of such an array are real.
         end_ids: Tokens that end a text.
+        stop: Strings that end a text as end tokens do: one whose newest token completes a string
+            competes by the score of all its tokens. What is returned of it ends before the string,
+            as in `generate`.
+        decode: New ids -> text, for `stop`; a tokenizer's.
+        logprobs: Whether to return the new tokens' log-probabilities; a number N from 1 to V also
+            returns the N likeliest tokens at each place.
         capacity: Tokens that a beam can hold at most; by default what the request needs.
         layout: Of the cache: any that has `gather`; "paged" moves no keys and values, only lines of
             the page table.
@@ -142,6 +168,8 @@ def beam_search(
     )
     beams, n_best = _check_numbers(request, beams, n_best, model.config.vocab_size)
     check_budgets("beam_search", request.plan)
+    stops = check_stops("beam_search", stop, decode)
+    asked, top = plan_logprobs("beam_search", logprobs, model.config.vocab_size)
     _check_goal(length_penalty, early_stopping, longest=int(request.plan.budget_B.max()))
     dtype = jnp.promote_types(model.dtype, jnp.float32)
     goal = Goal(
@@ -160,24 +188,24 @@ def beam_search(
         options=layout_options,
     )
     before = programs.PROGRAMS.traces
-    ids_BT, count_B, terms = device_arrays(request)
-    found, cache = programs.PROGRAMS.jitted(search)(
-        params_of(model),
-        ids_BT,
-        count_B,
-        terms,
-        goal,
-        device_sources(request),
-        config=model.config,
-        form=form,
-        beams=beams,
-        slots=_slots(request.plan),
-        rectangular=request.plan.rectangular,
-    )
+    given = params_of(model), *device_arrays(request), goal, device_sources(request)
+    sizes: dict[str, Any] = {
+        "config": model.config,
+        "form": form,
+        "beams": beams,
+        "slots": _slots(request.plan),
+        "rectangular": request.plan.rectangular,
+        "logprobs": asked,
+        "top": top,
+    }
+    if stops is None:
+        found, cache = programs.PROGRAMS.jitted(search)(*given, **sizes)
+    else:
+        found, cache = search_past(*given, stops, **sizes)
     caches.check(cache)
     traced = programs.PROGRAMS.traces - before
     copied = None if cache.shared is None else int(cache.shared.copied)
-    return _collect(request, found, n_best, traced, copied)
+    return _collect(request, found, stops, n_best=n_best, traced=traced, copied=copied)
 
 
 def _check_numbers(request: Request, beams: int, n_best: int, vocabulary: int) -> tuple[int, int]:
@@ -227,24 +255,65 @@ def _slots(found: Plan) -> int:
 
 
 def _collect(
-    request: Request, found: Beams, n_best: int, traced: int, copied: int | None
+    request: Request,
+    found: Beams,
+    stops: Stops | None,
+    *,
+    n_best: int,
+    traced: int,
+    copied: int | None,
 ) -> Searched:
     plan, ends = request.plan, set(request.end_ids)
     ended_BJS, length_BJ = np.asarray(found.ended_BJS), np.asarray(found.length_BJ)
-    texts = [
+    whole = [
         [text[:length].tolist() for text, length in zip(text_JS, length_J, strict=True)]
         for text_JS, length_J in zip(ended_BJS, length_BJ.tolist(), strict=True)
     ]
+    looked = [[_certain(stops, text) for text in row] for row in whole]
+    pairs = [list(zip(*both, strict=True)) for both in zip(whole, looked, strict=True)]
+    cut = [[text[: each.count] for text, each in row] for row in pairs]
+    ended = [[ends.intersection(text[-1:]) or each.stop for text, each in row] for row in pairs]
     prompts = [
         row[:count].tolist() for row, count in zip(plan.ids_BT, plan.count_B.tolist(), strict=True)
     ]
+    counts = [[len(text) for text in row[:n_best]] for row in cut]
+    logprobs, top_ids, top_logprobs = _told(found, counts)
     return Searched(
-        tokens=[prompt + row[0] for prompt, row in zip(prompts, texts, strict=True)],
-        new_tokens=[row[0] for row in texts],
-        best=[row[:n_best] for row in texts],
+        tokens=[prompt + row[0] for prompt, row in zip(prompts, cut, strict=True)],
+        new_tokens=[row[0] for row in cut],
+        best=[row[:n_best] for row in cut],
         score_BM=np.array(found.score_BJ)[:, :n_best],
-        ended_B=np.array([sum(text[-1] in ends for text in row) for row in texts], np.int32),
+        ended_B=np.array([sum(map(bool, row)) for row in ended], np.int32),
         forwarded_positions_B=np.array(found.forwarded_B),
         compilations=traced,
         copied_pages=copied,
+        logprobs=logprobs,
+        top_ids=top_ids,
+        top_logprobs=top_logprobs,
+        texts=stops and [row[0].text for row in looked],
+        stopped=stops and [row[0].stop for row in looked],
+        best_texts=stops and [[each.text for each in row[:n_best]] for row in looked],
     )
+
+
+def _certain(stops: Stops | None, ids: list[int]) -> Certain:
+    return Certain(len(ids), "", None) if stops is None else stops.look(ids, is_last=True)
+
+
+def _told(found: Beams, counts: list[list[int]]) -> tuple[Any, Any, Any]:
+    """Return log-probabilities, likeliest ids and theirs, of as many tokens of each text."""
+    told = found.ended_told
+    if told is None:
+        return None, None, None
+
+    def each(x: Any) -> list[list[np.ndarray]]:
+        # Copies: a view would keep all beams' alive.
+        lines = zip(np.asarray(x), counts, strict=True)
+        return [
+            [x_S[:n].copy() for x_S, n in zip(x_JS[: len(row)], row, strict=True)]
+            for x_JS, row in lines
+        ]
+
+    if not told.id_BJSA.shape[3]:
+        return each(told.logprob_BJS), None, None
+    return each(told.logprob_BJS), each(told.id_BJSA), each(told.top_BJSA)

@@ -21,6 +21,7 @@ from torch import Tensor as Array
 
 from jaxkv.spec.config import ModelConfig
 from torchkv import caches
+from torchkv.beam_logprobs import Told, join, nothing_told, take, tell
 from torchkv.branching import Form
 from torchkv.caches import Cache
 from torchkv.encoder import encode
@@ -60,6 +61,8 @@ class Beams:
         active_B: Rows that go on.
         new: int32, new tokens of every beam of an active row.
         forwarded_B: int32, positions that entered the model, of all beams.
+        told: Log-probabilities of the beams' tokens; None unless wanted.
+        ended_told: Of the ended texts'.
     """
 
     token_BJS: Int[Array, "B J S"]
@@ -71,6 +74,8 @@ class Beams:
     active_B: Bool[Array, " B"]
     new: Int[Array, ""]
     forwarded_B: Int[Array, " B"]
+    told: Told | None = None
+    ended_told: Told | None = None
 
 
 @torch.no_grad()
@@ -87,6 +92,8 @@ def search(
     beams: int,
     slots: int,
     rectangular: bool,
+    logprobs: bool = False,
+    top: int = 0,
 ) -> tuple[Beams, Cache]:
     """Return the finished search and its cache: prefill, then a loop of steps of all beams.
 
@@ -102,36 +109,96 @@ def search(
         beams: Of each row; at most as many as tokens that do not end a text.
         slots: New tokens that a beam has room for: the largest budget, or more.
         rectangular: Whether all prompts have one length.
+        logprobs: Whether the texts carry them.
+        top: Of how many of the likeliest tokens too.
+    """
+    asked = params, ids_BT, count_B, sources
+    how: dict[str, Any] = {"config": config, "rectangular": rectangular}
+    told: dict[str, Any] = {"logprobs": logprobs, "top": top}
+    sizes: dict[str, Any] = {"form": form, "beams": beams, "slots": slots}
+    state, cache, logits_CV = open_search(*asked, **sizes, **how, **told)
+    given = {"prompts": (ids_BT, count_B), "terms": terms, "goal": goal}
+    state = choose(state, logits_CV, **given)
+    while bool(state.active_B.any()):
+        state, cache, logits_CV = feed(params, state, cache, **how)
+        state = choose(state, logits_CV, **given)
+    return state, cache
+
+
+@torch.no_grad()
+def open_search(
+    params: Params,
+    ids_BT: Int[Array, "B T"],
+    count_B: Int[Array, " B"],
+    sources: Sources | None = None,
+    *,
+    config: ModelConfig,
+    form: Form,
+    beams: int,
+    slots: int,
+    rectangular: bool,
+    logprobs: bool,
+    top: int,
+) -> tuple[Beams, Cache, Float[Array, "C V"]]:
+    """Return the search before its first choice, all beams' cache, the logits of the first tokens.
+
+    Args:
+        params: See `search`, as for all others.
+        ids_BT: See `search`.
+        count_B: See `search`.
+        sources: See `search`.
+        config: See `search`.
+        form: See `search`.
+        beams: See `search`.
+        slots: See `search`.
+        rectangular: See `search`.
+        logprobs: See `search`.
+        top: See `search`.
     """
     with ids_BT.device:
         cache = form.make(config)
+        told = nothing_told(len(count_B), beams, slots, top=top) if logprobs else None
     if sources is not None:
         cache = caches.fill(cache, encode(params, *sources, config=config))
     longest = int(count_B.max())
     promises = {"config": config, "last_only": True, "rectangular": rectangular, "clean": True}
     logits_B1V, after = forward(params, ids_BT[:, :longest], cache, count_B, fresh=True, **promises)
     assert after is not None  # forward returns a cache for a cache
-    cache = caches.spread(after, beams)
     logits_CV = logits_B1V[:, 0].repeat_interleave(beams, 0)
     dtype = torch.promote_types(logits_CV.dtype, torch.float32)
-    state = start(count_B, beams=beams, slots=slots, dtype=dtype)
-    given = {"prompts": (ids_BT, count_B), "terms": terms, "goal": goal}
-    state = choose(state, logits_CV, **given)
-    while bool(state.active_B.any()):
-        if beams > 1:
-            # Reordered before a forward, not after: the last choice moves nothing.
-            cache = caches.gather(cache, state.from_C)
-        one_C = state.active_B.int().repeat_interleave(beams)
-        last_C1 = state.token_BJS[:, :, int(state.new) - 1].reshape(-1, 1)
-        logits_C1V, after = forward(params, last_C1, cache, one_C, **promises)
-        assert after is not None
-        forwarded_B = state.forwarded_B + beams * state.active_B.int()
-        state, cache = replace(state, forwarded_B=forwarded_B), after
-        state = choose(state, logits_C1V[:, 0], **given)
-    return state, cache
+    state = start(count_B, beams=beams, slots=slots, dtype=dtype, told=told)
+    return state, caches.spread(after, beams), logits_CV
 
 
-def start(count_B: Int[Array, " B"], *, beams: int, slots: int, dtype: Any) -> Beams:
+@torch.no_grad()
+def feed(
+    params: Params, state: Beams, cache: Cache, *, config: ModelConfig, rectangular: bool
+) -> tuple[Beams, Cache, Float[Array, "C V"]]:
+    """Return the search, the cache with the last token of each active row's beams, their logits.
+
+    Args:
+        params: The model's.
+        state: After a choice.
+        cache: Of all beams, as before it; consumed.
+        config: The model's.
+        rectangular: Whether all prompts have one length.
+    """
+    beams = state.sum_BJ.shape[1]
+    if beams > 1:
+        # Reordered before a forward, not after: the last choice moves nothing.
+        cache = caches.gather(cache, state.from_C)
+    one_C = state.active_B.int().repeat_interleave(beams)
+    last_C1 = state.token_BJS[:, :, int(state.new) - 1].reshape(-1, 1)
+    promises = {"config": config, "last_only": True, "rectangular": rectangular, "clean": True}
+    logits_C1V, after = forward(params, last_C1, cache, one_C, **promises)
+    assert after is not None  # forward returns a cache for a cache
+    forwarded_B = state.forwarded_B + beams * state.active_B.int()
+    return replace(state, forwarded_B=forwarded_B), after, logits_C1V[:, 0]
+
+
+def start(
+    count_B: Int[Array, " B"], *, beams: int, slots: int, dtype: Any, told: Told | None = None
+) -> Beams:
     """Return the search before its first choice, for which all beams of a row see the same logits.
 
     Args:
@@ -139,6 +206,7 @@ def start(count_B: Int[Array, " B"], *, beams: int, slots: int, dtype: Any) -> B
         beams: Of each row.
         slots: New tokens that a beam has room for.
         dtype: Of sums and scores.
+        told: Room for log-probabilities; None unless wanted.
     """
     batch, device = count_B.shape[0], count_B.device
     none_BJ = torch.full((batch, beams), -torch.inf, dtype=dtype, device=device)
@@ -156,12 +224,15 @@ def start(count_B: Int[Array, " B"], *, beams: int, slots: int, dtype: Any) -> B
         active_B=torch.ones(batch, dtype=torch.bool, device=device),
         new=torch.zeros((), dtype=torch.int32, device=device),
         forwarded_B=count_B.clone(),
+        told=told,
+        ended_told=told,
     )
 
 
 def choose(
     state: Beams,
     logits_CV: Float[Array, "C V"],
+    hit_BM: Int[Array, "B M"] | None = None,
     *,
     prompts: tuple[Int[Array, "B T"], Int[Array, " B"]],
     terms: Terms,
@@ -172,6 +243,8 @@ def choose(
     Args:
         state: Before it.
         logits_CV: The model's for each beam's next token.
+        hit_BM: Continuations that end a text beside those by an end token, as numbers beam * V +
+            token; J * V for none. None for none at all.
         prompts: int32 ids from the left and how many of each row count, for the processors.
         terms: Budgets, end tokens and processors.
         goal: What is searched for.
@@ -180,24 +253,28 @@ def choose(
     """
     (batch, beams), vocabulary = state.sum_BJ.shape, logits_CV.shape[1]
     at, new = int(state.new), state.new + 1
-    logprob_CV = torch.log_softmax(logits_CV, -1, dtype=state.sum_BJ.dtype)
-    if terms.processors is not None:
-        logprob_CV = _processed(logprob_CV, state, prompts, terms)
-    sum_CV = state.sum_BJ.reshape(-1, 1) + logprob_CV
+    hits = 0 if hit_BM is None else hit_BM.shape[1]
     # Each beam's end tokens may all be among the likeliest: so many more still leave J to go on.
-    most = min((1 + len(terms.end_E)) * beams, beams * vocabulary)
-    sum_BM, flat_BM = sum_CV.reshape(batch, -1).topk(most)
-    parent_BM, last_BM = flat_BM // vocabulary, (flat_BM % vocabulary).int()
+    most = min((1 + len(terms.end_E)) * beams + hits, beams * vocabulary)
+    sum_BM, flat_BM = likeliest(state, logits_CV, prompts, terms, most=most)
+    parent_BM, last_BM = (flat_BM // vocabulary).long(), flat_BM % vocabulary
     token_BMS = _lines(state.token_BJS, parent_BM)
     token_BMS[:, :, at] = last_BM
     ends_BM = torch.isin(last_BM, terms.end_E)
+    if hit_BM is not None:
+        ends_BM |= (flat_BM[:, :, None] == hit_BM[:, None]).any(2)
     # Stable: what does not end comes first, the likeliest before the others.
     going_BJ = ends_BM.int().argsort(dim=1, stable=True)[:, :beams]
     is_last_B = new >= terms.budget_B
     stops_BJ = (ends_BM[:, :beams] | is_last_B[:, None]) & state.active_B[:, None]
     score_BJ = sum_BM[:, :beams] / new.to(sum_BM) ** goal.length_penalty
     score_BJ = score_BJ.masked_fill(~stops_BJ, -torch.inf)
-    ended = _merge(state, token_BMS[:, :beams], score_BJ, new)
+    told = None
+    if state.told is not None:
+        own_CV = torch.log_softmax(logits_CV, -1, dtype=state.sum_BJ.dtype)
+        own_BJV = own_CV.reshape(batch, beams, vocabulary)
+        told = tell(state.told, own_BJV, parent_BM, last_BM, at)
+    ended = _merge(state, token_BMS[:, :beams], score_BJ, new, told)
     first_B1 = torch.arange(0, batch * beams, beams, device=flat_BM.device).unsqueeze(1)
     from_BJ = (first_B1 + parent_BM.gather(1, going_BJ)).int()
     stay_C = torch.arange(batch * beams, dtype=torch.int32, device=flat_BM.device)
@@ -209,8 +286,37 @@ def choose(
         from_C=torch.where(active_B1, from_BJ, stay_C.reshape(batch, beams)).reshape(-1),
         new=new,
     )
+    if told is not None and ended.told is not None:
+        going, active_B = take(told, going_BJ), state.active_B
+        state = replace(state, told=_where_active(active_B, going, ended.told))
     stops_B = is_last_B | _has_enough(state, terms=terms, goal=goal)
     return replace(state, active_B=state.active_B & ~stops_B)
+
+
+@torch.no_grad()
+def likeliest(
+    state: Beams,
+    logits_CV: Float[Array, "C V"],
+    prompts: tuple[Int[Array, "B T"], Int[Array, " B"]],
+    terms: Terms,
+    *,
+    most: int,
+) -> tuple[Float[Array, "B M"], Int[Array, "B M"]]:
+    """Return sums and numbers (beam * V + token, int32) of each row's likeliest continuations.
+
+    Args:
+        state: See `choose`, as for all but the last.
+        logits_CV: See `choose`.
+        prompts: See `choose`.
+        terms: See `choose`.
+        most: M.
+    """
+    logprob_CV = torch.log_softmax(logits_CV, -1, dtype=state.sum_BJ.dtype)
+    if terms.processors is not None:
+        logprob_CV = _processed(logprob_CV, state, prompts, terms)
+    sum_CV = state.sum_BJ.reshape(-1, 1) + logprob_CV
+    sum_BM, flat_BM = sum_CV.reshape(len(state.sum_BJ), -1).topk(most)
+    return sum_BM, flat_BM.int()
 
 
 def _processed(
@@ -247,18 +353,22 @@ def _for_beams(processors: Processors, beams: int) -> Processors:
     )
 
 
-def _merge(state: Beams, token_BJS: Array, score_BJ: Array, new: Array) -> Beams:
+def _merge(state: Beams, token_BJS: Array, score_BJ: Array, new: Array, told: Told | None) -> Beams:
     """Return the search with the J best of the texts that have ended: of before, and given."""
     score_BM, place_BM = torch.cat((state.score_BJ, score_BJ), 1).sort(
         dim=1, descending=True, stable=True
     )
     place_BJ = place_BM[:, : score_BJ.shape[1]]
     length_BM = torch.cat((state.length_BJ, new.expand_as(state.length_BJ)), 1)
+    ended_told = None
+    if told is not None and state.ended_told is not None:
+        ended_told = take(join(state.ended_told, told), place_BJ)
     return replace(
         state,
         ended_BJS=_lines(torch.cat((state.ended_BJS, token_BJS), 1), place_BJ),
         score_BJ=score_BM[:, : score_BJ.shape[1]],
         length_BJ=length_BM.gather(1, place_BJ),
+        ended_told=ended_told,
     )
 
 
@@ -269,6 +379,11 @@ def _has_enough(state: Beams, *, terms: Terms, goal: Goal) -> Array:
     length_B = terms.budget_B if is_ahead else state.new.expand_as(terms.budget_B)
     hope_B = best_B / length_B.to(best_B) ** goal.length_penalty
     return worst_B.isfinite() & (goal.is_eager | (hope_B <= worst_B))
+
+
+def _where_active(active_B: Array, new: Told, old: Told) -> Told:
+    pairs = zip(vars(new).values(), vars(old).values(), strict=True)
+    return Told(*(torch.where(active_B.reshape(-1, *[1] * (x.ndim - 1)), x, y) for x, y in pairs))
 
 
 def _lines(x_BMS: Array, place_BJ: Array) -> Array:

@@ -22,7 +22,9 @@ from torchkv.caches import Cache
 from torchkv.encoder import encode
 from torchkv.loop import Sources, Terms, Text, append, extend, start
 from torchkv.model import Decoder, Params, forward, params_of
+from torchkv.processor_settings import Bias
 from torchkv.request import Request, check, device_arrays, device_sources
+from torchkv.results import plan_logprobs
 from torchkv.settings import SEEDS, Settings
 
 
@@ -41,7 +43,10 @@ class Sampled:
         copied_pages: Pages copied because a sample wrote to one that others hold; None without
             pages.
         logprobs: With `logprobs`, float32 for each new id: the natural logarithm of its probability
-            under the model's own distribution, before temperature and filters.
+            under the model's own distribution, before penalties, temperature and filters.
+        top_ids: With `logprobs` of N, int32 [new, N] a sample: the likeliest ids at each new
+            token's place, the likeliest first.
+        top_logprobs: Their log-probabilities, float32 [new, N] a sample.
     """
 
     tokens: list[list[int]]
@@ -52,6 +57,8 @@ class Sampled:
     compilations: int | None
     copied_pages: int | None
     logprobs: list[list[np.ndarray]] | None
+    top_ids: list[list[np.ndarray]] | None = None
+    top_logprobs: list[list[np.ndarray]] | None = None
 
 
 def sample_many(
@@ -69,7 +76,12 @@ def sample_many(
     top_p: float | Sequence[float] = 1.0,
     min_p: float | Sequence[float] = 0.0,
     seeds: int | Sequence[int] | Sequence[Sequence[int]] = 0,
-    logprobs: bool = False,
+    repetition_penalty: float | Sequence[float] = 1.0,
+    presence_penalty: float | Sequence[float] = 0.0,
+    frequency_penalty: float | Sequence[float] = 0.0,
+    logit_bias: Bias | Sequence[Bias | None] | None = None,
+    min_new_tokens: int | Sequence[int] = 0,
+    logprobs: bool | int = False,
     capacity: int | None = None,
     layout: str = "contiguous",
     slack: int = 0,
@@ -97,7 +109,14 @@ def sample_many(
         min_p: See `generate`.
         seeds: One for all rows or one a row: sample m draws with the seed + m, modulo 2**32. Or
             `samples` of them a row, of which each is used as it is.
-        logprobs: Whether to return the new tokens' log-probabilities.
+        repetition_penalty: See `generate`, as for the four that follow: one for all rows or one a
+            row, and each sample goes by its own text.
+        presence_penalty: Of new tokens.
+        frequency_penalty: Of new tokens, as often as they came.
+        logit_bias: Added to the logits of the ids named.
+        min_new_tokens: New tokens before any end token.
+        logprobs: Whether to return the new tokens' log-probabilities; a number N from 1 to V also
+            returns the N likeliest tokens at each place.
         capacity: Tokens that a sample can hold at most; by default what the request needs.
         layout: Of the cache: any that has `gather`; "paged" shares the prompt's pages.
         slack: See `caches.init`.
@@ -133,7 +152,15 @@ def sample_many(
             "min_p": min_p,
             "seeds": first_seeds,
         },
+        processing={
+            "repetition_penalty": repetition_penalty,
+            "presence_penalty": presence_penalty,
+            "frequency_penalty": frequency_penalty,
+            "logit_bias": logit_bias,
+            "min_new_tokens": min_new_tokens,
+        },
     )
+    asked, top = plan_logprobs("sample_many", logprobs, model.config.vocab_size)
     check_budgets("sample_many", request.plan)
     form = plan_cache(
         "sample_many",
@@ -161,7 +188,8 @@ def sample_many(
         form=form,
         samples=samples,
         rectangular=request.plan.rectangular,
-        logprobs=logprobs,
+        logprobs=asked,
+        top=top,
     )
     caches.check(cache)
     copied = None if cache.shared is None else int(cache.shared.copied)
@@ -181,6 +209,7 @@ def run_many(
     samples: int,
     rectangular: bool,
     logprobs: bool,
+    top: int = 0,
 ) -> tuple[Text, Cache]:
     """Return the samples' texts and cache: prefill, then a loop of steps.
 
@@ -197,6 +226,7 @@ def run_many(
         samples: Of each row.
         rectangular: Whether all prompts have one length.
         logprobs: Whether the texts carry them.
+        top: Of how many of the likeliest tokens too.
     """
     with ids_BT.device:
         cache = form.make(config)
@@ -218,7 +248,7 @@ def run_many(
         x.repeat_interleave(samples, 0) for x in (ids_BT, count_B, logits_B1V[:, 0])
     )
     slots = max(form.capacity + 1, ids_BT.shape[1])
-    text = start(ids_CT, count_C, terms.budget_B, slots=slots, logprobs=logprobs)
+    text = start(ids_CT, count_C, terms.budget_B, slots=slots, logprobs=logprobs, top=top)
     text = append(text, logits_CV, terms=terms)
     cache = caches.spread(after, samples)
     return extend(params, text, terms, cache, terms.budget_B.max(), **promises)
@@ -259,6 +289,7 @@ def _branched(request: Request, seed_BM: np.ndarray) -> Request:
     return dataclasses.replace(
         request,
         plan=dataclasses.replace(request.plan, **rows),
+        processing=request.processing and request.processing.repeated(samples),
         settings=Settings(**settings | {"seed_B": seed_BM.reshape(-1)}),
     )
 
@@ -270,11 +301,13 @@ def _collect(request: Request, seed_BM: np.ndarray, text: Text, copied: int | No
     starts = np.repeat(request.plan.count_B, samples).tolist()
     groups = [slice(b * samples, (b + 1) * samples) for b in range(batch)]
     new = [line[at:].tolist() for line, at in zip(rows, starts, strict=True)]
-    logprobs = None
-    if text.logprob_BS is not None:
-        spans = zip(text.logprob_BS.cpu().numpy(), starts, length_C.tolist(), strict=True)
+
+    def each(x: Any) -> list[list[np.ndarray]]:
+        # Copies: a view would keep all samples' alive.
+        spans = zip(x.cpu().numpy(), starts, length_C.tolist(), strict=True)
         lines = [line[at:end].copy() for line, at, end in spans]
-        logprobs = [lines[group] for group in groups]
+        return [lines[group] for group in groups]
+
     forwarded_BM = text.forwarded_B.cpu().numpy().reshape(batch, samples)
     return Sampled(
         tokens=[rows[group][0].tolist() for group in groups],
@@ -284,5 +317,7 @@ def _collect(request: Request, seed_BM: np.ndarray, text: Text, copied: int | No
         forwarded_positions_B=request.plan.count_B + forwarded_BM.sum(1, dtype=np.int32),
         compilations=None,
         copied_pages=copied,
-        logprobs=logprobs,
+        logprobs=None if text.logprob_BS is None else each(text.logprob_BS),
+        top_ids=None if text.top is None else each(text.top.id_BSA),
+        top_logprobs=None if text.top is None else each(text.top.logprob_BSA),
     )

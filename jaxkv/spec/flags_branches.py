@@ -3,6 +3,7 @@
 import argparse
 from typing import Any
 
+from jaxkv.spec import flags_logprobs
 from jaxkv.spec.errors import RequestError
 from jaxkv.spec.flag_group import Decode, FlagGroup, given
 
@@ -84,14 +85,28 @@ def _entry(options: argparse.Namespace) -> str | None:
 
 def _tell(options: argparse.Namespace, outcome: Any, decode: Decode) -> dict[str, Any]:
     if options.beams is not None:
-        each = zip(outcome.best[0], outcome.score_BM[0].tolist(), strict=True)
-        beams = [{"ids": ids, "text": decode(ids), "score": score} for ids, score in each]
-        return {"beams": beams}
+        scores = outcome.score_BM[0].tolist()
+        return {"beams": _branches(outcome, outcome.best[0], "score", scores, decode)}
     if options.samples is not None:
-        each = zip(outcome.samples[0], outcome.seed_BM[0].tolist(), strict=True)
-        samples = [{"ids": ids, "text": decode(ids), "seed": seed} for ids, seed in each]
-        return {"samples": samples}
+        seeds = outcome.seed_BM[0].tolist()
+        return {"samples": _branches(outcome, outcome.samples[0], "seed", seeds, decode)}
     return {}
+
+
+def _branches(
+    outcome: Any, texts: list[list[int]], mark: str, marks: list[Any], decode: Decode
+) -> list[dict[str, Any]]:
+    # With stop strings a text may be longer than that of its ids, by a part of a token.
+    cut = getattr(outcome, "best_texts", None)
+    written = [decode(ids) for ids in texts] if cut is None else cut[0]
+    each = zip(texts, written, marks, strict=True)
+    found = [{"ids": ids, "text": text, mark: value} for ids, text, value in each]
+    if outcome.logprobs is not None:
+        told = [getattr(outcome, name) for name in flags_logprobs.NAMES]
+        for i, branch in enumerate(found):
+            own = [x and x[0][i] for x in told]
+            branch["logprobs"] = flags_logprobs.entries(texts[i], own, decode)
+    return found
 
 
 def _rest(options: argparse.Namespace, outcome: Any, decode: Decode) -> list[str]:

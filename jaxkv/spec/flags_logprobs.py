@@ -1,11 +1,15 @@
 """The flag of log-probabilities, which `--json` prints."""
 
 import argparse
+from collections.abc import Sequence
 from typing import Any
 
 from jaxkv.spec.errors import RequestError
 from jaxkv.spec.flag_group import FlagGroup
 from jaxkv.spec.stop import Decode
+
+NAMES = ("logprobs", "top_ids", "top_logprobs")
+"""Where an outcome keeps them."""
 
 
 def _add(parser: argparse.ArgumentParser) -> None:
@@ -44,17 +48,33 @@ def _plain(options: argparse.Namespace) -> str | None:
 def _tell(options: argparse.Namespace, outcome: Any, decode: Decode) -> dict[str, Any]:
     if options.logprobs is None:
         return {}
-    pairs = zip(outcome.new_tokens[0], outcome.logprobs[0].tolist(), strict=True)
-    found = [_entry(token, logprob, decode) for token, logprob in pairs]
-    if options.logprobs:
-        tops = zip(outcome.top_ids[0].tolist(), outcome.top_logprobs[0].tolist(), strict=True)
-        for each, (ids, logprobs) in zip(found, tops, strict=True):
-            each["top"] = [_entry(*pair, decode) for pair in zip(ids, logprobs, strict=True)]
-    return {"logprobs": found}
+    # Beside beams and samples each row has several texts, and the first is the one told here.
+    told = [getattr(outcome, name) for name in NAMES]
+    first = [x and (x[0][0] if isinstance(x[0], list) else x[0]) for x in told]
+    return {"logprobs": entries(outcome.new_tokens[0], first, decode)}
+
+
+def entries(ids: Sequence[int], told: Sequence[Any], decode: Decode) -> list[dict[str, Any]]:
+    """Return what `--json` tells of a text's tokens.
+
+    Args:
+        ids: New ones.
+        told: Of this text, what an outcome has under `NAMES`; None for likeliest tokens that were
+            not wanted.
+        decode: Ids -> text.
+    """
+    logprobs, top_ids, top_logprobs = told
+    found = [_entry(*pair, decode) for pair in zip(ids, logprobs.tolist(), strict=True)]
+    if top_ids is not None:
+        tops = zip(top_ids.tolist(), top_logprobs.tolist(), strict=True)
+        for each, both in zip(found, tops, strict=True):
+            each["top"] = [_entry(*pair, decode) for pair in zip(*both, strict=True)]
+    return found
 
 
 def _entry(token: int, logprob: float, decode: Decode) -> dict[str, Any]:
     return {"id": token, "text": decode([token]), "logprob": logprob}
 
 
-GROUP = FlagGroup(_add, _read, _check, plain=_plain, tell=_tell, serves=("speculate",))
+_SERVED = ("speculate", "beam_search", "sample_many")
+GROUP = FlagGroup(_add, _read, _check, plain=_plain, tell=_tell, serves=_SERVED)

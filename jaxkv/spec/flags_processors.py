@@ -85,4 +85,6 @@ def _biases(options: argparse.Namespace) -> dict[int, float]:
     return found
 
 
-GROUP = FlagGroup(_add, _read, _check, plain=_plain, serves=("speculate", "beam_search"))
+GROUP = FlagGroup(
+    _add, _read, _check, plain=_plain, serves=("speculate", "beam_search", "sample_many")
+)

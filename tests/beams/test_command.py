@@ -75,6 +75,48 @@ def test_samples_are_printed_with_ids_text_and_seed(twin, run):
     assert report["forwarded_positions"] == 3 + 3 * 5
 
 
+@twins
+def test_beams_tell_log_probabilities_and_end_before_a_stop_string(twin, run):
+    _, plain, _ = run(twin, "--beams", "3", "--json")
+    words = json.loads(plain)["text"].split()
+    stop = f"{words[1]} {words[2]}"
+    flags = ("--beams", "3", "--n-best", "2", "--stop", stop, "--logprobs", "2")
+
+    _, out, _ = run(twin, *flags, "--json")
+    code, printed, _ = run(twin, *flags[:-2])
+
+    report = json.loads(out)
+    first, second = report["beams"]
+    assert (code, report["stopped"]) == (0, stop)
+    assert report["text"] == first["text"] == f"{words[0]} "
+    assert [each["id"] for each in report["logprobs"]] == report["ids"] == [int(words[0])]
+    assert first["logprobs"] == report["logprobs"]
+    assert [each["id"] for each in second["logprobs"]] == second["ids"]
+    assert {len(each["top"]) for each in second["logprobs"]} == {2}
+    assert printed.splitlines()[1] == f"[score {second['score']}] {second['text']}"
+
+
+@twins
+def test_samples_take_penalties_and_tell_log_probabilities(twin, run):
+    flags = ("--samples", "2", "--temperature", "2", "--repetition-penalty", "1.5", "--json")
+
+    _, out, _ = run(twin, *flags, "--logprobs", "0")
+
+    drawn = importlib.import_module(f"{twin}.samples").sample_many(
+        model_of(twin),
+        [[3, 1, 4]],
+        samples=2,
+        max_new_tokens=6,
+        temperature=2.0,
+        repetition_penalty=1.5,
+        logprobs=True,
+    )
+    report = json.loads(out)
+    assert [each["ids"] for each in report["samples"]] == drawn.samples[0]
+    for each, logprobs in zip(report["samples"], drawn.logprobs[0], strict=True):
+        assert [token["logprob"] for token in each["logprobs"]] == logprobs.tolist()
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [

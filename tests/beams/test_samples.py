@@ -120,6 +120,30 @@ def test_samples_do_not_depend_on_their_neighbours(twin):
 
 
 @twins
+def test_penalties_biases_and_minimum_lengths_hold_for_each_sample_by_its_own_text(twin):
+    whole = drawn(twin)
+    ends = [whole.samples[0][0][2], whole.samples[1][1][4]]
+    penalties = {
+        "repetition_penalty": [1.6, 1.0],
+        "presence_penalty": [0.0, 4.0],
+        "frequency_penalty": [2.0, 0.0],
+        "logit_bias": [{3: 2.5, 11: -np.inf}, None],
+        "min_new_tokens": [5, 0],
+    }
+    each = {name: [x for x in rows for _ in range(SAMPLES)] for name, rows in penalties.items()}
+
+    found = drawn(twin, end_ids=ends, logprobs=3, **penalties)
+
+    solo = alone(twin, found.seed_BM, end_ids=ends, logprobs=3, **each)
+    assert [text for row in found.samples for text in row] == solo.new_tokens
+    assert found.samples != drawn(twin, end_ids=ends).samples
+    assert [x.tolist() for row in found.top_ids for x in row] == [x.tolist() for x in solo.top_ids]
+    tops = zip([x for row in found.top_logprobs for x in row], solo.top_logprobs, strict=True)
+    for ours, theirs in tops:
+        np.testing.assert_allclose(ours, theirs, rtol=1e-6, atol=1e-6)
+
+
+@twins
 def test_log_probabilities_are_those_of_the_solo_run(twin):
     found = drawn(twin, logprobs=True)
 

@@ -106,9 +106,7 @@ def test_what_does_not_fit_is_one_line_and_exit_code_2(twin, case, capsys):
     assert message in lines[0]
 
 
-@pytest.mark.parametrize(
-    "flag", [["--stop", "x"], ["--logprobs", "1", "--json"], ["--logit-bias", "3=1"]], ids=str
-)
+@pytest.mark.parametrize("flag", [["--stop", "x"]], ids=str)
 def test_flags_of_plain_generation_are_refused_beside_another_entry(twin, flag, monkeypatch):
     """A group that asks for one is made up here."""
     from jaxkv.spec import command, flag_groups

@@ -80,10 +80,9 @@ def test_a_kept_cache_goes_on_as_if_the_rest_had_never_been(twin):
 
     assert found.cache.capacity == 130
     assert np.asarray(found.cache.length_B).tolist() == (found.length_B - 1).tolist()
-    asked = {"max_new_tokens": 4}
     last = [row[-1:] for row in found.tokens]
-    after = generate(twin, last, cache=found.cache, **asked, capacity=None)
-    assert after.new_tokens == generate(twin, found.tokens, **asked).new_tokens
+    after = generate(twin, last, cache=found.cache, capacity=None, max_new_tokens=4)
+    assert after.new_tokens == generate(twin, found.tokens, max_new_tokens=4).new_tokens
 
 
 @twins
