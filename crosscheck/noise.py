@@ -6,6 +6,7 @@ answers the last with twice the difference; a float32 cast inside rounds both an
 Letters: B rows, T positions, V vocabulary.
 """
 
+import gc
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crosscheck.judge import distance, largest
+from crosscheck.subjects.protocol import describe
 
 # The response to a nudge of this size is linear to 1e-16 x gain^2, and flips float32 roundings.
 NUDGE = 1e-8
@@ -110,8 +112,13 @@ def linearity(
         return None
 
     def answers(ask: Callable[[Any], Any]) -> list[Any]:
-        # One copy of the weights at a time.
-        return [ask(subject), *(ask(nudged(scale, seed)) for scale in (NUDGE, 2 * NUDGE))]
+        found = [ask(subject)]
+        for scale in (NUDGE, 2 * NUDGE):
+            found.append(ask(nudged(scale, seed)))
+            # One copy of the weights at a time: hooks refer to their model, which then stays.
+            if describe(subject).weights_hash is None:
+                gc.collect()
+        return found
 
     left_BT = _curvature(*answers(lambda each: np.asarray(full(each)(ids_BT))))
     # A router or an indexer with tied scores turns a nudge into a jump at single positions.
