@@ -4,15 +4,17 @@ Between two of them the host can look at the texts.
 """
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
 from jaxkv import caches, programs
 from jaxkv.caches import Cache
-from jaxkv.loop import Text, extend, prefill, read_sources, start
-from jaxkv.model import Decoder, params_of
+from jaxkv.loop import Terms, Text, extend, prefill, read_sources, start
+from jaxkv.model import Decoder, Params, params_of
 from jaxkv.request import Request, device_arrays, device_sources
+from jaxkv.spec.config import ModelConfig
 from jaxkv.stopping import Watch
 
 # Tokens between two looks of the host, unless a caller says otherwise.
@@ -77,20 +79,43 @@ def parts(
             clean=clean or not is_first,
         )
         yield min(at + width, longest), text, cache
-    text = watch.halt(text)
-    while np.asarray(text.active_B).any():
-        text, cache = jitted(extend, donate=("cache",))(
-            params,
-            text,
-            terms,
-            cache,
-            jnp.asarray(steps, jnp.int32),
-            config=model.config,
-            rectangular=found.rectangular,
-        )
+    promises = {"config": model.config, "rectangular": found.rectangular}
+    later = onward(params, (text, cache), terms, watch, steps=steps, **promises)
+    for text, cache in later:
         yield longest, text, cache
-        text = watch.halt(text)
     caches.check(cache)
+
+
+def onward(
+    params: Params,
+    state: tuple[Text, Cache],
+    terms: Terms,
+    watch: Watch,
+    *,
+    config: ModelConfig,
+    rectangular: bool,
+    steps: int = STEPS,
+) -> Iterator[tuple[Text, Cache]]:
+    """Yield texts and cache after every `steps` tokens, until no row wants another.
+
+    Args:
+        params: See `loop.extend`, as for all that are not named here.
+        state: Texts and cache after the prefill; the cache's buffers are reused.
+        terms: See `loop.extend`.
+        watch: See `parts`.
+        config: See `loop.extend`.
+        rectangular: See `loop.extend`.
+        steps: Tokens of each row at a time, at most.
+    """
+    following = programs.PROGRAMS.jitted(extend, donate=("cache",))
+    promises: dict[str, Any] = {"config": config, "rectangular": rectangular}
+    text, cache = watch.halt(state[0]), state[1]
+    while np.asarray(text.active_B).any():
+        text, cache = following(
+            params, text, terms, cache, jnp.asarray(steps, jnp.int32), **promises
+        )
+        yield text, cache
+        text = watch.halt(text)
 
 
 def run_until(

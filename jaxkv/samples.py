@@ -19,12 +19,15 @@ from jaxkv.caches import Cache
 from jaxkv.encoder import encode
 from jaxkv.loop import Sources, Terms, Text, append, extend, start
 from jaxkv.model import Decoder, Params, forward, params_of
+from jaxkv.parts import onward
 from jaxkv.processor_settings import Bias
 from jaxkv.request import Request, check, device_arrays, device_sources
 from jaxkv.results import plan_logprobs
 from jaxkv.settings import SEEDS, Settings
 from jaxkv.spec.config import ModelConfig
 from jaxkv.spec.errors import RequestError
+from jaxkv.spec.stop import Decode, check_stops
+from jaxkv.stopping import Watch
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,9 @@ class Sampled:
         top_ids: With `logprobs` of N, int32 [new, N] a sample: the likeliest ids at each new
             token's place, the likeliest first.
         top_logprobs: Their log-probabilities, float32 [new, N] a sample.
+        texts: With `stop`, the text of each row's first sample, up to its stop string.
+        stopped: With `stop`, the string that ended it, or None.
+        sample_texts: With `stop`, of each of a row's samples.
     """
 
     tokens: list[list[int]]
@@ -58,6 +64,9 @@ class Sampled:
     logprobs: list[list[np.ndarray]] | None
     top_ids: list[list[np.ndarray]] | None = None
     top_logprobs: list[list[np.ndarray]] | None = None
+    texts: list[str] | None = None
+    stopped: list[str | None] | None = None
+    sample_texts: list[list[str]] | None = None
 
 
 def sample_many(
@@ -80,6 +89,8 @@ def sample_many(
     frequency_penalty: float | Sequence[float] = 0.0,
     logit_bias: Bias | Sequence[Bias | None] | None = None,
     min_new_tokens: int | Sequence[int] = 0,
+    stop: str | Sequence[str] = (),
+    decode: Decode | None = None,
     logprobs: bool | int = False,
     capacity: int | None = None,
     layout: str = "contiguous",
@@ -114,6 +125,9 @@ def sample_many(
         frequency_penalty: Of new tokens, as often as they came.
         logit_bias: Added to the logits of the ids named.
         min_new_tokens: New tokens before any end token.
+        stop: Strings that end a sample, as in `generate`: the host looks at the texts every 8
+            tokens, and what it cuts off has been forwarded.
+        decode: New ids -> text, for `stop`; a tokenizer's.
         logprobs: Whether to return the new tokens' log-probabilities; a number N from 1 to V also
             returns the N likeliest tokens at each place.
         capacity: Tokens that a sample can hold at most; by default what the request needs.
@@ -159,6 +173,7 @@ def sample_many(
             "min_new_tokens": min_new_tokens,
         },
     )
+    watch = Watch(check_stops("sample_many", stop, decode))
     asked, top = plan_logprobs("sample_many", logprobs, model.config.vocab_size)
     check_budgets("sample_many", request.plan)
     form = plan_cache(
@@ -177,26 +192,26 @@ def sample_many(
         seed_BM = first_B1 + np.arange(samples, dtype=np.uint32)
     before = programs.PROGRAMS.traces
     ids_BT, count_B, _ = device_arrays(request)
-    text, cache = programs.PROGRAMS.jitted(run_many)(
-        params_of(model),
-        ids_BT,
-        count_B,
-        device_arrays(_branched(request, seed_BM))[2],
-        device_sources(request),
-        config=model.config,
-        form=form,
-        samples=samples,
-        rectangular=request.plan.rectangular,
-        logprobs=asked,
-        top=top,
-    )
+    terms = device_arrays(_branched(request, seed_BM))[2]
+    given = params_of(model), ids_BT, count_B, terms, device_sources(request)
+    sizes: dict[str, Any] = {"form": form, "samples": samples, "logprobs": asked, "top": top}
+    promises = {"config": model.config, "rectangular": request.plan.rectangular}
+    if watch.stops is None:
+        text, cache = programs.PROGRAMS.jitted(run_many)(*given, **sizes, **promises)
+    else:
+        part = programs.PROGRAMS.jitted(open_many)(*given, **sizes, **promises)
+        watch.look(part[0])
+        later = onward(given[0], part, terms, watch, **promises)
+        for part in later:
+            watch.look(part[0])
+        text, cache = watch.cut(part[0]), part[1]
     caches.check(cache)
     traced = programs.PROGRAMS.traces - before
     copied = None if cache.shared is None else int(cache.shared.copied)
-    return _collect(request, seed_BM, text, traced, copied)
+    return _collect(request, seed_BM, text, watch, traced, copied)
 
 
-def run_many(
+def open_many(
     params: Params,
     ids_BT: Int[Array, "B T"],
     count_B: Int[Array, " B"],
@@ -210,7 +225,7 @@ def run_many(
     logprobs: bool,
     top: int = 0,
 ) -> tuple[Text, Cache]:
-    """Return the samples' texts and cache: prefill and loop in one traced function.
+    """Return the samples' texts of one token each, and their cache.
 
     Positions of the prompt count as forwarded in no sample.
 
@@ -241,7 +256,41 @@ def run_many(
     slots = max(form.capacity + 1, ids_BT.shape[1])
     text = start(ids_CT, count_C, terms.budget_B, slots=slots, logprobs=logprobs, top=top)
     text = append(text, logits_CV, terms=terms)
-    cache = caches.spread(after, samples)
+    return text, caches.spread(after, samples)
+
+
+def run_many(
+    params: Params,
+    ids_BT: Int[Array, "B T"],
+    count_B: Int[Array, " B"],
+    terms: Terms,
+    sources: Sources | None = None,
+    *,
+    config: ModelConfig,
+    rectangular: bool,
+    form: Form,
+    samples: int,
+    logprobs: bool,
+    top: int = 0,
+) -> tuple[Text, Cache]:
+    """Return the finished samples' texts and cache: prefill and loop in one traced function.
+
+    Args:
+        params: See `open_many`, as for all others.
+        ids_BT: int32 prompts from the left.
+        count_B: int32, prompt tokens of each row.
+        terms: What each sample wants.
+        sources: What the encoder reads.
+        config: Static, as are all that follow.
+        rectangular: Whether all prompts have one length.
+        form: Of the cache.
+        samples: Of each row.
+        logprobs: Whether the texts carry them.
+        top: Of how many of the likeliest tokens too.
+    """
+    promises: dict[str, Any] = {"config": config, "rectangular": rectangular}
+    sizes: dict[str, Any] = {"form": form, "samples": samples, "logprobs": logprobs, "top": top}
+    text, cache = open_many(params, ids_BT, count_B, terms, sources, **sizes, **promises)
     return extend(params, text, terms, cache, jnp.max(terms.budget_B), **promises)
 
 
@@ -286,7 +335,12 @@ def _branched(request: Request, seed_BM: np.ndarray) -> Request:
 
 
 def _collect(
-    request: Request, seed_BM: np.ndarray, text: Text, traced: int, copied: int | None
+    request: Request,
+    seed_BM: np.ndarray,
+    text: Text,
+    watch: Watch,
+    traced: int,
+    copied: int | None,
 ) -> Sampled:
     batch, samples = seed_BM.shape
     tokens_CS, length_C = np.asarray(text.tokens_BS), np.asarray(text.length_B)
@@ -301,6 +355,7 @@ def _collect(
         lines = [line[at:end].copy() for line, at, end in spans]
         return [lines[group] for group in groups]
 
+    found = [list(watch.found[group]) for group in groups] if watch.stops else None
     forwarded_BM = np.asarray(text.forwarded_B).reshape(batch, samples)
     return Sampled(
         tokens=[rows[group][0].tolist() for group in groups],
@@ -313,4 +368,7 @@ def _collect(
         logprobs=None if text.logprob_BS is None else each(text.logprob_BS),
         top_ids=None if text.top is None else each(text.top.id_BSA),
         top_logprobs=None if text.top is None else each(text.top.logprob_BSA),
+        texts=None if found is None else [row[0].text for row in found],
+        stopped=None if found is None else [row[0].stop for row in found],
+        sample_texts=None if found is None else [[each.text for each in row] for row in found],
     )

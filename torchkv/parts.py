@@ -4,13 +4,15 @@ Between two of them the host can look at the texts.
 """
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 
+from jaxkv.spec.config import ModelConfig
 from torchkv import caches
 from torchkv.caches import Cache
-from torchkv.loop import Text, extend, prefill, read_sources, start
-from torchkv.model import Decoder, params_of
+from torchkv.loop import Terms, Text, extend, prefill, read_sources, start
+from torchkv.model import Decoder, Params, params_of
 from torchkv.request import Request, device_arrays, device_sources
 from torchkv.stopping import Watch
 
@@ -74,20 +76,42 @@ def parts(
             clean=clean or not is_first,
         )
         yield min(at + width, longest), text, cache
-    text = watch.halt(text)
+    promises = {"config": model.config, "rectangular": found.rectangular}
+    later = onward(params, (text, cache), terms, watch, steps=steps, **promises)
+    for text, cache in later:
+        yield longest, text, cache
+    caches.check(cache)
+
+
+def onward(
+    params: Params,
+    state: tuple[Text, Cache],
+    terms: Terms,
+    watch: Watch,
+    *,
+    config: ModelConfig,
+    rectangular: bool,
+    steps: int = STEPS,
+) -> Iterator[tuple[Text, Cache]]:
+    """Yield texts and cache after every `steps` tokens, until no row wants another.
+
+    Args:
+        params: See `loop.extend`, as for all that are not named here.
+        state: Texts and cache after the prefill; the cache is changed in place.
+        terms: See `loop.extend`.
+        watch: See `parts`.
+        config: See `loop.extend`.
+        rectangular: See `loop.extend`.
+        steps: Tokens of each row at a time, at most.
+    """
+    promises: dict[str, Any] = {"config": config, "rectangular": rectangular}
+    text, cache = watch.halt(state[0]), state[1]
     while bool(text.active_B.any()):
         text, cache = extend(
-            params,
-            text,
-            terms,
-            cache,
-            torch.tensor(steps, dtype=torch.int32),
-            config=model.config,
-            rectangular=found.rectangular,
+            params, text, terms, cache, torch.tensor(steps, dtype=torch.int32), **promises
         )
-        yield longest, text, cache
+        yield text, cache
         text = watch.halt(text)
-    caches.check(cache)
 
 
 def run_until(

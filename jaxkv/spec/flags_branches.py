@@ -86,18 +86,24 @@ def _entry(options: argparse.Namespace) -> str | None:
 def _tell(options: argparse.Namespace, outcome: Any, decode: Decode) -> dict[str, Any]:
     if options.beams is not None:
         scores = outcome.score_BM[0].tolist()
-        return {"beams": _branches(outcome, outcome.best[0], "score", scores, decode)}
+        written = outcome.best_texts
+        return {"beams": _branches(outcome, outcome.best[0], written, "score", scores, decode)}
     if options.samples is not None:
         seeds = outcome.seed_BM[0].tolist()
-        return {"samples": _branches(outcome, outcome.samples[0], "seed", seeds, decode)}
+        written = outcome.sample_texts
+        return {"samples": _branches(outcome, outcome.samples[0], written, "seed", seeds, decode)}
     return {}
 
 
 def _branches(
-    outcome: Any, texts: list[list[int]], mark: str, marks: list[Any], decode: Decode
+    outcome: Any,
+    texts: list[list[int]],
+    cut: list[list[str]] | None,
+    mark: str,
+    marks: list[Any],
+    decode: Decode,
 ) -> list[dict[str, Any]]:
     # With stop strings a text may be longer than that of its ids, by a part of a token.
-    cut = getattr(outcome, "best_texts", None)
     written = [decode(ids) for ids in texts] if cut is None else cut[0]
     each = zip(texts, written, marks, strict=True)
     found = [{"ids": ids, "text": text, mark: value} for ids, text, value in each]

@@ -44,4 +44,5 @@ def ending(options: argparse.Namespace, decode: Decode) -> dict[str, Any]:
     return {"stop": tuple(options.stop), "decode": decode} if options.stop else {}
 
 
-GROUP = FlagGroup(_add, check=_check, plain=_plain, tell=_tell, serves=("speculate", "beam_search"))
+_SERVED = ("speculate", "beam_search", "sample_many")
+GROUP = FlagGroup(_add, check=_check, plain=_plain, tell=_tell, serves=_SERVED)

@@ -97,6 +97,21 @@ def test_beams_tell_log_probabilities_and_end_before_a_stop_string(twin, run):
 
 
 @twins
+def test_samples_end_before_a_stop_string(twin, run):
+    flags = ("--samples", "2", "--temperature", "2", "--seed", "5", "--json")
+    _, plain, _ = run(twin, *flags)
+    words = [each["text"].split() for each in json.loads(plain)["samples"]]
+
+    code, out, _ = run(twin, *flags, "--stop", f"{words[1][1]} {words[1][2]}")
+
+    report = json.loads(out)
+    first, second = report["samples"]
+    assert (code, second["text"]) == (0, f"{words[1][0]} ")
+    assert second["ids"] == [int(words[1][0])]
+    assert (report["text"], report["stopped"]) == (first["text"], None)
+
+
+@twins
 def test_samples_take_penalties_and_tell_log_probabilities(twin, run):
     flags = ("--samples", "2", "--temperature", "2", "--repetition-penalty", "1.5", "--json")
 

@@ -8,6 +8,7 @@ import pytest
 
 from crosscheck import assert_agree, semantic
 from tests.beams.test_search import LAYOUTS, RAGGED, asked
+from tests.sampling.test_stop_strings import decode
 from tests.tiny import DEEP, TWINS, make_model
 
 SAMPLES, NEW, SEEDS, HEAT = 3, 8, [7, 2**32 - 1], 6.0
@@ -141,6 +142,25 @@ def test_penalties_biases_and_minimum_lengths_hold_for_each_sample_by_its_own_te
     tops = zip([x for row in found.top_logprobs for x in row], solo.top_logprobs, strict=True)
     for ours, theirs in tops:
         np.testing.assert_allclose(ours, theirs, rtol=1e-6, atol=1e-6)
+
+
+@twins
+def test_stop_strings_end_each_sample_where_they_end_its_solo_run(twin):
+    """A string across two tokens of one sample, another at the end of another's text."""
+    whole = drawn(twin, logprobs=True)
+    first, last = decode(whole.samples[0][0]), decode(whole.samples[1][2])
+    asked = {"stop": [first[3:6], last[-3:]], "decode": decode, "logprobs": True}
+
+    found = drawn(twin, **asked)
+
+    solo = alone(twin, found.seed_BM, **asked)
+    assert [text for row in found.samples for text in row] == solo.new_tokens
+    assert [text for row in found.sample_texts for text in row] == solo.texts
+    assert (found.texts, found.stopped) == (solo.texts[::SAMPLES], solo.stopped[::SAMPLES])
+    assert found.new_tokens == [row[0] for row in found.samples]
+    assert found.samples[0][0] == whole.samples[0][0][: len(found.samples[0][0])]
+    assert len({len(text) for row in found.samples for text in row}) > 1
+    assert [len(x) for row in found.logprobs for x in row] == [len(x) for x in solo.new_tokens]
 
 
 @twins
