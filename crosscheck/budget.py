@@ -30,6 +30,10 @@ class Clock:
         """Return when a share of the budget is spent, on the same clock."""
         return self.started + self.seconds * share
 
+    def stretch(self, asked: float, *, longest: float) -> None:
+        """Give the run so many seconds in all, but no fewer than it has, up to the longest."""
+        self.seconds = max(self.seconds, min(asked, longest))
+
     def allows(self, share: float, expected: float = 0.0) -> bool:
         """Return whether what takes `expected` seconds ends within a share of the budget."""
         return time.monotonic() + expected < self.until(share)

@@ -22,7 +22,7 @@ def check(
     reference: Any | None = None,
     *,
     relations: str | Iterable[str] = "core",
-    budget_seconds: float = 60.0,
+    budget_seconds: float | None = 60.0,
     dtypes: Sequence[str] = ("float64", "float32"),
     seed: int = 0,
     progress: Progress | None = None,
@@ -35,7 +35,8 @@ def check(
         reference: Another subject that must compute the same; None for the candidate's own forward
             without a cache.
         relations: "core", "all", names and globs, comma-separated or listed.
-        budget_seconds: When to stop.
+        budget_seconds: When to stop. None for 60, and up to 150 for a model so large that the
+            first questions to it take long.
         dtypes: "float64" is the gate, which always runs; the others are judged by rounding.
         seed: Of everything that is drawn.
         progress: Called with the relation, how many steps are done, and of how many.
@@ -46,14 +47,15 @@ def check(
         CrosscheckError: An argument is out of range, a relation is unknown, or the two subjects
             are of different vocabularies.
     """
-    if not budget_seconds > 0:
+    if budget_seconds is not None and not budget_seconds > 0:
         raise CrosscheckError(f"check: budget_seconds is {budget_seconds}, expected above 0.")
     if faults not in FAULTS_WANTED:
         raise CrosscheckError(
             f"check: faults is {faults!r}, expected one of {', '.join(map(repr, FAULTS_WANTED))}."
         )
     chosen = select(relations)
-    run = Run(candidate, reference, Clock(budget_seconds), seed, progress, chosen)
+    clock, is_patient = Clock(budget_seconds or 60.0), budget_seconds is None
+    run = Run(candidate, reference, clock, seed, progress, chosen, is_patient=is_patient)
     return run.report(dtypes, faults)
 
 

@@ -7,6 +7,7 @@ planted faults for what passed; the working dtype.
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import cache, partial
 from typing import Any
 
 from crosscheck.blindness import try_faults
@@ -26,6 +27,8 @@ from crosscheck.subjects.protocol import SubjectInfo, describe, steady
 from crosscheck.working import judge_working, working_subject
 
 Progress = Callable[[str, int, int], None]
+Pair = tuple[Any | None, Any | None]
+"""Candidate and reference in one dtype; None for one that has it not."""
 
 # When each part stops, as shares of the budget; what one leaves over goes to the next.
 EXAMPLES, PROGRAMS, EXPLAINED, PLANTED, WORKING = 0.45, 0.55, 0.75, 0.88, 0.95
@@ -33,6 +36,8 @@ GENERATED = 60
 # A relation's first example is worth more than another's tenth.
 REACHED = 0.75
 GRACE = 3.0
+# Of a run without a budget: how many times what examining the judge took, at most so many seconds.
+EXAMINATIONS, LONGEST = 8.0, 150.0
 
 
 class Run:
@@ -46,9 +51,12 @@ class Run:
         seed: int,
         progress: Progress | None,
         chosen: tuple[Relation, ...],
+        *,
+        is_patient: bool = False,
     ) -> None:
         self.candidate, self.reference = guard(candidate, clock), guard(reference, clock)
         self.clock, self.seed, self.chosen = clock, seed, chosen
+        self.is_patient = is_patient
         self.info = describe(self.candidate)
         self.progress, self.done, self.total = progress, 0, 2 * len(chosen) + 1
         self.notes = [*self.info.notes, *_steady_words(self.info)]
@@ -86,6 +94,8 @@ class Run:
             pair = examine(self.candidate, self.reference, seed=self.seed)
             self.oracle = oracles["parity"] = pair
             self.notes += describe(self.reference).notes
+        if self.is_patient:
+            self.clock.stretch(EXAMINATIONS * self.clock.spent, longest=LONGEST)
         for axis, oracle in oracles.items():
             self.notes += oracle.notes
             on_axis = [r for r in able if axis == "parity" or not r.parity]
@@ -133,6 +143,12 @@ class Run:
             share = now + max(0.0, PLANTED - now) / (len(passed) - place)
             try_faults(job, self.clock, share, which=faults)
             self._tell(job.relation.name)
+        # One case can cost more than an even share: what the others left over may be enough.
+        for job in passed:
+            is_open = job.verdict == "inconclusive" and not job.killed and not job.unseen
+            if is_open and self.clock.allows(PLANTED, job.slowest):
+                job.verdict, job.reason = "pass", ""
+                try_faults(job, self.clock, PLANTED, which=faults)
         self._inherit()
 
     def _inherit(self) -> None:
@@ -148,26 +164,26 @@ class Run:
         rows: list[RelationResult] = []
         # What the subject's users run it in is always among them.
         for dtype in dict.fromkeys((*dtypes, self.info.dtype)):
+            # Made once: a copy of the weights each, while hooks keep earlier copies alive.
+            pair = cache(partial(working_pair, self.candidate, self.reference, dtype))
             for job in self.jobs:
                 wanted = job.verdict in ("pass", "blind") and dtype != job.oracle.dtype
                 if wanted and self.clock.allows(WORKING, 2 * job.slowest):
-                    row = in_working(
-                        job, self.candidate, self.reference, dtype, self.clock, WORKING
-                    )
+                    row = in_working(job, *pair(), dtype, self.clock, WORKING)
                     rows += [row] if row is not None else []
-            rows += self._greedy(dtype)
+            rows += self._greedy(dtype, pair)
         return rows
 
-    def _greedy(self, dtype: str) -> list[RelationResult]:
+    def _greedy(self, dtype: str, pair: Callable[[], Pair]) -> list[RelationResult]:
         able = self.info.capabilities
         if "cache" not in able or "quant" in able or not self.clock.allows(WORKING):
             return []
         if not any(job.relation.name.startswith("cache.") for job in self.jobs):
             return []
-        oracle, subject = self.oracle, working_subject(self.candidate, dtype)
-        against = working_subject(self.reference or self.candidate, dtype)
+        oracle = self.oracle
         if oracle is None or oracle.wrong or oracle.shaken or dtype == oracle.dtype:
             return []
+        subject, against = pair()
         if subject is None or against is None:
             return []
         axis = "self" if self.reference is None else "parity"
@@ -239,12 +255,23 @@ def compared_words(jobs: list[Job]) -> str:
     return "compared: " + ", ".join(f"{count:,} {kind}" for kind, count in sorted(found.items()))
 
 
-def in_working(
-    job: Job, candidate: Any, reference: Any | None, dtype: str, clock: Clock, share: float
-) -> RelationResult | None:
-    """Return a job's result in a working dtype; None where a subject or the level has none."""
+def working_pair(candidate: Any, reference: Any | None, dtype: str) -> Pair:
+    """Return candidate and reference in a working dtype; without a reference the candidate twice.
+
+    None stands for a subject that has it not.
+    """
     left = working_subject(candidate, dtype)
-    right = left if job.axis == "self" else working_subject(reference, dtype)
+    return left, left if reference is None else working_subject(reference, dtype)
+
+
+def in_working(
+    job: Job, candidate: Any | None, reference: Any | None, dtype: str, clock: Clock, share: float
+) -> RelationResult | None:
+    """Return a job's result in a working dtype; None where a subject or the level has none.
+
+    Both subjects are in it already.
+    """
+    left, right = candidate, candidate if job.axis == "self" else reference
     if left is None or right is None:
         return None
     return judge_working(job, left, right, dtype, clock, share)

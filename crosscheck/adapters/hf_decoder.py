@@ -108,7 +108,7 @@ def _gpt2(model: Any, config: Any) -> tuple[dict[str, Any], Arrays]:
 
 def _state(model: Any) -> Arrays:
     """Return the weights in float64; a tied head appears once, as the embedding."""
-    return {n: to_numpy(w).astype(np.float64) for n, w in model.named_parameters()}
+    return {n: to_numpy(w).astype(np.float64, copy=False) for n, w in model.named_parameters()}
 
 
 def _biased(held: Arrays) -> bool:

@@ -15,6 +15,8 @@ from crosscheck.subjects.amplify import NOTE, amplified
 
 DTYPES = ("float64", "float32", "float16", "bfloat16")
 HASH_LIMIT_BYTES = 64 * 2**20
+# Numbers drawn for one weight; a larger one repeats them, which is as good a direction.
+_DRAWS = 2**20
 
 
 def torch_module() -> Any:
@@ -52,7 +54,14 @@ def cast_copy(module: Any, dtype: str) -> Any:
     """Return a copy of a module whose weights and buffers are in another dtype."""
     if dtype not in DTYPES:
         raise CrosscheckError(f"cast: dtype is {dtype!r}, expected one of {', '.join(DTYPES)}.")
-    return copy.deepcopy(module).to(getattr(torch_module(), dtype)).eval()
+    torch = torch_module()
+    # Weights are converted one by one: a whole copy in the old dtype would stand beside them.
+    done: dict[int, Any] = {}
+    for weight in module.parameters():
+        if weight.is_floating_point():
+            cast = weight.detach().to(getattr(torch, dtype), copy=True)
+            done[id(weight)] = torch.nn.Parameter(cast, requires_grad=weight.requires_grad)
+    return copy.deepcopy(module, done).to(getattr(torch, dtype)).eval()
 
 
 def nudged_copy(module: Any, scale: float, seed: int) -> Any:
@@ -63,8 +72,9 @@ def nudged_copy(module: Any, scale: float, seed: int) -> Any:
     with torch.no_grad():
         for weight in twin.parameters():
             if weight.is_floating_point():
-                noise = to_torch(rng.standard_normal(tuple(weight.shape)), like=weight)
-                weight.mul_(1 + scale * noise)
+                drawn = rng.standard_normal(min(weight.numel(), _DRAWS))
+                noise = to_torch(np.resize(drawn, tuple(weight.shape)), like=weight)
+                weight.addcmul_(weight, noise, value=scale)
     return twin
 
 

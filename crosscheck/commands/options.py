@@ -36,8 +36,10 @@ def add_subject(parser: argparse.ArgumentParser, *, against: bool = True) -> Non
         )
 
 
-def add_run(parser: argparse.ArgumentParser, *, relations: str = "core") -> None:
-    """Add what decides what is run: relations, budget, seed."""
+def add_run(
+    parser: argparse.ArgumentParser, *, relations: str = "core", budget: float | None = 60.0
+) -> None:
+    """Add what decides what is run: relations, budget, seed; a budget of None is the model's."""
     add = parser.add_argument
     add(
         "--relations",
@@ -48,9 +50,10 @@ def add_run(parser: argparse.ArgumentParser, *, relations: str = "core") -> None
     add(
         "--budget",
         type=seconds,
-        default=60.0,
+        default=budget,
         metavar="TIME",
-        help="how long the run may take in all, as 90s or 2m (default 60s)",
+        help="how long the run may take in all, as 90s or 2m (default 60s"
+        + (", after loading, and up to 150s for a large model)" if budget is None else ")"),
     )
     add("--seed", type=int, default=0, metavar="N", help="of all that is drawn (default 0)")
 

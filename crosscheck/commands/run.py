@@ -22,7 +22,7 @@ def add(commands: Any) -> None:
     """Add the command."""
     parser = shared.command(commands, "run", run, help="test a model's cache against itself")
     shared.add_subject(parser)
-    shared.add_run(parser)
+    shared.add_run(parser, budget=None)
     add_dtypes(parser)
     add_blind(parser)
     shared.add_json(parser)
@@ -88,7 +88,7 @@ def checked(options: argparse.Namespace) -> tuple[Report, Mapping[int, str]]:
             candidate,
             reference,
             relations=options.relations,
-            budget_seconds=seconds_left(options.budget, began=options.began),
+            budget_seconds=options.budget and seconds_left(options.budget, began=options.began),
             dtypes=options.dtypes,
             seed=options.seed,
             progress=advance,
@@ -106,10 +106,11 @@ def checked(options: argparse.Namespace) -> tuple[Report, Mapping[int, str]]:
     return report, saved
 
 
-def time_notes(report: Report, budget: float, loading: float) -> Iterator[str]:
+def time_notes(report: Report, budget: float | None, loading: float) -> Iterator[str]:
     """Yield where the time went, if there was too little of it."""
     if any("budget" in row.reason for row in report.rows if row.verdict == "inconclusive"):
+        given = f"{report.seconds:.0f} s after it" if budget is None else f"{budget:g} s"
         yield (
-            f"{loading:.0f} s went into loading; {budget:g} s were too few for all relations. "
+            f"{loading:.0f} s went into loading; {given} were too few for all relations. "
             "Raise --budget, or choose some with --relations"
         )

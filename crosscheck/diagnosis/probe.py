@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crosscheck.diagnosis.recorder import Event, Text
+from crosscheck.subjects import protocol
 from crosscheck.subjects.protocol import KV, SubjectInfo, describe
 
 # Float32 casts inside a float64 model move entries by 1e-7; the smallest true fault seen was 1e-3.
@@ -162,9 +163,7 @@ def _named(parts: str) -> str:
 
 def window_of(info: SubjectInfo, layer: int) -> int | None:
     """Return the window of a layer; 0 where the subject does not say."""
-    if not info.windows:
-        return 0
-    return info.windows[layer]
+    return protocol.window_of(info, layer) if info.windows else 0
 
 
 def differs(a_NKH: NDArray, b_NKH: NDArray) -> NDArray:

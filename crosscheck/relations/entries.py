@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crosscheck.relations.registry import Sides
-from crosscheck.subjects.protocol import SubjectInfo, describe
+from crosscheck.subjects.protocol import SubjectInfo, describe, window_of
 from crosscheck.tolerance import bounded
 
 
@@ -87,7 +87,7 @@ def _may_be_gone(info: SubjectInfo, layer: int, left: Entries, length: int) -> N
     position_T = np.arange(left.held[layer].shape[1])
     if not info.windows:
         return np.broadcast_to(True, left.held[layer].shape)
-    window = info.windows[layer]
+    window = window_of(info, layer)
     gone_T = position_T <= (length - window if window else -1)
     return np.broadcast_to(gone_T, left.held[layer].shape)
 

@@ -21,7 +21,7 @@ from crosscheck.relations.drive import (
 from crosscheck.relations.entries import entries, loose, pair
 from crosscheck.relations.registry import Sides, relation
 from crosscheck.relations.texts import appends, draw, partitions, some_partitions
-from crosscheck.subjects.protocol import SubjectInfo, describe
+from crosscheck.subjects.protocol import SubjectInfo, describe, window_of
 from crosscheck.tolerance import bitwise
 
 
@@ -136,7 +136,7 @@ def _owed(info: SubjectInfo, layer: int, fed: int, held_BT: NDArray) -> NDArray:
     position_T = np.arange(held_BT.shape[1])
     if not info.windows:
         return held_BT & (position_T < fed)
-    window = info.windows[layer]
+    window = window_of(info, layer)
     needed_T = (position_T < fed) & (position_T > (fed - window if window else -1))
     return np.where(position_T < fed, held_BT | needed_T, False)
 

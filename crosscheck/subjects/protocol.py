@@ -196,6 +196,14 @@ class Subject(Protocol):
         ...
 
 
+def window_of(info: SubjectInfo, layer: int) -> int | None:
+    """Return the window of a layer of the cache, of a subject that says its windows.
+
+    A decoder in loops holds each of its layers once a loop.
+    """
+    return info.windows[layer % len(info.windows)]
+
+
 def steady(info: SubjectInfo) -> SubjectInfo:
     """Return the info of a subject that is fed no text whose result depends on its steps."""
     if info.steady is None:

@@ -61,11 +61,13 @@ class Worker:
                 return
             call, answer = job
             try:
-                answer.put((True, call()))
+                found = True, call()
             except BaseException as error:
-                answer.put((False, error))
-            # A worker that waits must not keep a model alive.
-            del call, answer, job
+                found = False, error
+            # Before whoever waits goes on: a worker must not keep a model alive.
+            del call, job
+            answer.put(found)
+            del answer, found
 
 
 _WORKERS: weakref.WeakSet[Worker] = weakref.WeakSet()

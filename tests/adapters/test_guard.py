@@ -1,6 +1,7 @@
 """Whatever a subject does wrong is one typed error with one sentence."""
 
 import time
+import weakref
 
 import numpy as np
 import pytest
@@ -134,3 +135,19 @@ def test_a_random_answer_is_not_repeatable():
     with pytest.raises(NotRepeatable, match=r"mine\.full: the same texts twice differ by .* row 0"):
         assert_repeatable(random, IDS)
     assert_repeatable(subject(), IDS)
+
+
+def test_no_answered_call_keeps_a_model_alive():
+    """A large model's copies are gigabytes: one must be gone before the next is made."""
+
+    class Model:
+        def full(self, ids):
+            return right(ids)
+
+    for _ in range(20):
+        model = Model()
+        gone = weakref.ref(model)
+        own = subject(model.full)
+        own.full(IDS)
+        del model, own
+        assert gone() is None

@@ -6,6 +6,7 @@ import torch
 from flax import nnx
 
 from crosscheck.adapters import adapt
+from crosscheck.adapters.torch_tools import cast_copy
 from crosscheck.errors import CrosscheckError
 from crosscheck.subjects.tie import tie_weights
 from tests.adapters.programs import apart
@@ -31,6 +32,23 @@ class Flax(nnx.Module):
 
     def __call__(self, ids):
         return self.head(self.embed(ids).cumsum(1))
+
+
+def test_a_cast_copy_keeps_ties_buffers_and_gradient_flags_and_leaves_the_model_alone():
+    model = Torch(bias=False)
+    model.head.weight = model.embed.weight
+    model.embed.weight.requires_grad_(False)
+    model.register_buffer("scale", torch.ones(2))
+
+    twin = cast_copy(model, "float64")
+
+    assert twin.head.weight is twin.embed.weight
+    assert (twin.embed.weight.dtype, twin.scale.dtype) == (torch.float64,) * 2
+    assert not twin.embed.weight.requires_grad
+    assert torch.equal(twin.embed.weight, model.embed.weight.double())
+    assert model.embed.weight.dtype == model.scale.dtype == torch.float32
+    cast_copy(model, "float32").embed.weight.data.zero_()
+    assert model.embed.weight.any()
 
 
 @pytest.mark.parametrize("turn", [1, -1], ids=["torch-to-flax", "flax-to-torch"])

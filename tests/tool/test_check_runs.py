@@ -7,12 +7,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from crosscheck.blindness import try_faults
+from crosscheck.budget import Clock
 from crosscheck.check import check, check_case
 from crosscheck.errors import CrosscheckError
 from crosscheck.faults import FAULTS
+from crosscheck.one_run import PLANTED
 from crosscheck.programs.case_json import case_from_json
 from crosscheck.results_json import from_json
-from crosscheck.subjects.protocol import Documented
+from crosscheck.subjects.protocol import Documented, describe
 from tests.tool.checking import ONES, quick, row_of, sides
 from tests.tool.programs_toy import Odd, OddFull, without_kv
 from tests.toys import Toy
@@ -143,6 +146,52 @@ def test_the_budget_is_kept_and_what_was_not_reached_is_no_pass(budget):
     assert time.monotonic() - began < budget + 2.5
     assert report.verdict == "inconclusive"
     assert any("budget" in row.reason for row in report.rows)
+
+
+def test_a_run_without_a_budget_gives_a_model_of_slow_questions_more(monkeypatch):
+    clocks = []
+    monkeypatch.setattr("crosscheck.check.Clock", lambda s: clocks.append(Clock(s)) or clocks[-1])
+    quick(Toy(), "cache.full", budget_seconds=None)
+    monkeypatch.setattr("crosscheck.one_run.EXAMINATIONS", 1e9)
+    quick(Toy(), "cache.full", budget_seconds=None)
+    quick(Toy(), "cache.full", budget_seconds=20.0)
+
+    assert [clock.seconds for clock in clocks] == [60.0, 150.0, 20.0]
+
+
+def test_what_other_relations_leave_of_the_budget_goes_to_those_whose_share_was_too_small(
+    monkeypatch,
+):
+    """As a large model's: one case costs more than an even share of the time for faults."""
+    shares = []
+
+    def tried(job, clock, share, *, which):
+        shares.append(share)
+        if len(shares) == 1:
+            job.verdict, job.reason = "inconclusive", "the budget ended before faults were planted"
+        else:
+            try_faults(job, clock, share, which=which)
+
+    monkeypatch.setattr("crosscheck.one_run.try_faults", tried)
+    report = quick(Toy(), "cache.full,cache.partition")
+
+    assert len(shares) == 3
+    assert shares[2] == PLANTED > shares[0]
+    assert row_of(report, "cache.full").verdict == "pass"
+
+
+class Looped(Toy):
+    """Holds each of its layers once a loop, as a decoder in loops does, and tells of one loop."""
+
+    @property
+    def info(self):
+        return replace(describe(super()), windows=(None,), num_layers=1)
+
+
+def test_a_cache_of_more_entries_than_layers_is_judged_by_the_windows_of_its_layers():
+    report = quick(Looped(), "cache.rollback,cache.fork_gather,cache.write_set")
+
+    assert [row.verdict for row in report.rows if row.verdict in ("error", "fail")] == []
 
 
 def test_a_report_survives_strict_json(tmp_path):
