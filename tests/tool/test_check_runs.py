@@ -181,11 +181,11 @@ def test_what_other_relations_leave_of_the_budget_goes_to_those_whose_share_was_
 
 
 class Looped(Toy):
-    """Holds each of its layers once a loop, as a decoder in loops does, and tells of one loop."""
+    """Holds its layers once a loop, as a decoder in loops does, and tells the windows of one."""
 
     @property
     def info(self):
-        return replace(describe(super()), windows=(None,), num_layers=1)
+        return replace(describe(super()), windows=(None,))
 
 
 def test_a_cache_of_more_entries_than_layers_is_judged_by_the_windows_of_its_layers():
