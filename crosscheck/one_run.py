@@ -37,7 +37,7 @@ GENERATED = 60
 REACHED = 0.75
 GRACE = 3.0
 # Of a run without a budget: how many times what examining the judge took, at most so many seconds.
-EXAMINATIONS, LONGEST = 8.0, 150.0
+EXAMINATIONS, LONGEST = 10.0, 150.0
 
 
 class Run:
@@ -138,9 +138,12 @@ class Run:
             if faults == "none":
                 job.verdict, job.reason = "blind", "no fault was planted: faults='none'"
                 continue
-            # An even share of what is left, so that one wide relation can't starve the rest.
+            # A share of what is left, so that one wide relation can't starve the rest: half of it
+            # even, half by what a case costs.
+            rest = passed[place:]
+            cost = job.slowest / max(sum(each.slowest for each in rest), 1e-9)
             now = self.clock.spent / self.clock.seconds
-            share = now + max(0.0, PLANTED - now) / (len(passed) - place)
+            share = now + max(0.0, PLANTED - now) * (1 / len(rest) + cost) / 2
             try_faults(job, self.clock, share, which=faults)
             self._tell(job.relation.name)
         # One case can cost more than an even share: what the others left over may be enough.

@@ -144,7 +144,8 @@ def test_the_budget_is_kept_and_what_was_not_reached_is_no_pass(budget):
     report = quick(without_kv(Odd, change=slow), "all", budget_seconds=budget)
 
     assert time.monotonic() - began < budget + 2.5
-    assert report.verdict == "inconclusive"
+    # On a busy machine the time may end before anything was compared.
+    assert report.verdict in ("inconclusive", "unsupported")
     assert any("budget" in row.reason for row in report.rows)
 
 
