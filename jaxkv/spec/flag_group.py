@@ -35,9 +35,6 @@ class FlagGroup:
         tell: From the options, what the entry returned and ids -> text: the fields that `--json`
             adds.
         rest: From the same, the lines to print after the first text, where there are more texts.
-        plain: From the options, a flag of this group that was given and that no other entry than
-            `generate` takes, but those of `serves`; None for none.
-        serves: The names of other entries that take this group's flags.
     """
 
     add: Callable[[argparse.ArgumentParser], None]
@@ -46,8 +43,6 @@ class FlagGroup:
     entry: Callable[[argparse.Namespace], str | None] = _nothing
     tell: Callable[[argparse.Namespace, Any, Decode], dict[str, Any]] = _no_facts
     rest: Callable[[argparse.Namespace, Any, Decode], list[str]] = _no_lines
-    plain: Callable[[argparse.Namespace], str | None] = _nothing
-    serves: tuple[str, ...] = ()
 
 
 def given(options: argparse.Namespace, defaults: Mapping[str, Any]) -> dict[str, Any]:

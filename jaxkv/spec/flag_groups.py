@@ -46,14 +46,7 @@ def check(options: argparse.Namespace) -> None:
     """
     for group in GROUPS:
         group.check(options)
-    name = entry(options)
-    groups = [group for group in GROUPS if name not in group.serves]
-    flags = [flag for group in groups if (flag := group.plain(options)) is not None]
-    if name != PLAIN and flags:
-        raise RequestError(
-            f"generate: {flags[0]} is given, and the flags ask for {name}, expected plain "
-            f"generation. Leave out {flags[0]}, or what asks for {name}."
-        )
+    entry(options)  # which refuses two
 
 
 def read(options: argparse.Namespace) -> dict[str, Any]:

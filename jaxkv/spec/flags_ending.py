@@ -35,14 +35,9 @@ def _tell(options: argparse.Namespace, outcome: Any, decode: Decode) -> dict[str
     return {"text": outcome.texts[0], "stopped": outcome.stopped[0]}
 
 
-def _plain(options: argparse.Namespace) -> str | None:
-    return "--stop" if options.stop else None
-
-
 def ending(options: argparse.Namespace, decode: Decode) -> dict[str, Any]:
     """Return the arguments of the entry for the strings, which need the model's tokenizer."""
     return {"stop": tuple(options.stop), "decode": decode} if options.stop else {}
 
 
-_SERVED = ("speculate", "beam_search", "sample_many")
-GROUP = FlagGroup(_add, check=_check, plain=_plain, tell=_tell, serves=_SERVED)
+GROUP = FlagGroup(_add, check=_check, tell=_tell)

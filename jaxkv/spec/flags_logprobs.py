@@ -41,10 +41,6 @@ def _read(options: argparse.Namespace) -> dict[str, Any]:
     return {} if options.logprobs is None else {"logprobs": options.logprobs or True}
 
 
-def _plain(options: argparse.Namespace) -> str | None:
-    return None if options.logprobs is None else "--logprobs"
-
-
 def _tell(options: argparse.Namespace, outcome: Any, decode: Decode) -> dict[str, Any]:
     if options.logprobs is None:
         return {}
@@ -76,5 +72,4 @@ def _entry(token: int, logprob: float, decode: Decode) -> dict[str, Any]:
     return {"id": token, "text": decode([token]), "logprob": logprob}
 
 
-_SERVED = ("speculate", "beam_search", "sample_many")
-GROUP = FlagGroup(_add, _read, _check, plain=_plain, tell=_tell, serves=_SERVED)
+GROUP = FlagGroup(_add, _read, _check, tell=_tell)

@@ -66,11 +66,6 @@ def _read(options: argparse.Namespace) -> dict[str, Any]:
     return given(options, _DEFAULTS) | ({"logit_bias": bias} if bias else {})
 
 
-def _plain(options: argparse.Namespace) -> str | None:
-    asked = [*given(options, {"logit_bias": None, **_DEFAULTS})]
-    return f"--{asked[0].replace('_', '-')}" if asked else None
-
-
 def _biases(options: argparse.Namespace) -> dict[int, float]:
     found: dict[int, float] = {}
     for text in options.logit_bias or ():
@@ -85,6 +80,4 @@ def _biases(options: argparse.Namespace) -> dict[int, float]:
     return found
 
 
-GROUP = FlagGroup(
-    _add, _read, _check, plain=_plain, serves=("speculate", "beam_search", "sample_many")
-)
+GROUP = FlagGroup(_add, _read, _check)

@@ -106,26 +106,6 @@ def test_what_does_not_fit_is_one_line_and_exit_code_2(twin, case, capsys):
     assert message in lines[0]
 
 
-@pytest.mark.parametrize("flag", [["--stop", "x"]], ids=str)
-def test_flags_of_plain_generation_are_refused_beside_another_entry(twin, flag, monkeypatch):
-    """A group that asks for one that takes no such flag is made up here."""
-    from jaxkv.spec import command, flag_groups
-    from jaxkv.spec.errors import RequestError
-    from jaxkv.spec.flag_group import FlagGroup
-
-    other = FlagGroup(lambda parser: None, entry=lambda options: "another_entry")
-    options = command.parser(twin).parse_args([*ARGUMENTS, *flag])
-    monkeypatch.setattr(flag_groups, "GROUPS", (*flag_groups.GROUPS, other))
-
-    with pytest.raises(RequestError) as error:
-        flag_groups.check(options)
-
-    assert str(error.value) == (
-        f"generate: {flag[0]} is given, and the flags ask for another_entry, expected plain "
-        f"generation. Leave out {flag[0]}, or what asks for another_entry."
-    )
-
-
 def test_penalties_and_log_probabilities_are_told_beside_drafts_as_without(twin, capsys):
     asked = [*PENALTIES, "--logprobs", "2"]
     plain = found(twin, capsys, *asked)
