@@ -138,12 +138,8 @@ class Run:
             if faults == "none":
                 job.verdict, job.reason = "blind", "no fault was planted: faults='none'"
                 continue
-            # A share of what is left, so that one wide relation can't starve the rest: half of it
-            # even, half by what a case costs.
-            rest = passed[place:]
-            cost = job.slowest / max(sum(each.slowest for each in rest), 1e-9)
             now = self.clock.spent / self.clock.seconds
-            share = now + max(0.0, PLANTED - now) * (1 / len(rest) + cost) / 2
+            share = now + max(0.0, PLANTED - now) * portion([job.slowest for job in passed[place:]])
             try_faults(job, self.clock, share, which=faults)
             self._tell(job.relation.name)
         # One case can cost more than an even share: what the others left over may be enough.
@@ -248,6 +244,18 @@ def _steady_words(info: SubjectInfo) -> list[str]:
         f"beyond {info.steady} tokens a text's result depends on the steps that feed it: relations "
         "between different steps are held to texts up to there"
     ]
+
+
+def portion(slowest: Sequence[float]) -> float:
+    """Return which part of the time that is left goes to the first of the jobs, from 0 to 1.
+
+    Half of the time is divided evenly, half by what a case costs, so that one wide relation can't
+    starve the rest.
+
+    Args:
+        slowest: Seconds of each job's slowest case.
+    """
+    return (1 / len(slowest) + slowest[0] / max(sum(slowest), 1e-9)) / 2
 
 
 def compared_words(jobs: list[Job]) -> str:

@@ -12,7 +12,7 @@ from crosscheck.budget import Clock
 from crosscheck.check import check, check_case
 from crosscheck.errors import CrosscheckError
 from crosscheck.faults import FAULTS
-from crosscheck.one_run import PLANTED
+from crosscheck.one_run import PLANTED, portion
 from crosscheck.programs.case_json import case_from_json
 from crosscheck.results_json import from_json
 from crosscheck.subjects.protocol import Documented, describe
@@ -179,6 +179,14 @@ def test_what_other_relations_leave_of_the_budget_goes_to_those_whose_share_was_
     assert len(shares) == 3
     assert shares[2] == PLANTED > shares[0]
     assert row_of(report, "cache.full").verdict == "pass"
+
+
+def test_time_for_faults_goes_by_what_a_case_costs_and_leaves_some_to_all():
+    assert portion([3.0, 1.0]) == 0.625
+    assert portion([1.0, 3.0]) == 0.375
+    assert portion([0.0, 5.0]) == 0.25
+    assert portion([2.0]) == 1.0
+    assert portion([0.0, 0.0]) == 0.25
 
 
 class Looped(Toy):
