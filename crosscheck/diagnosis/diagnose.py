@@ -3,11 +3,11 @@
 A replay on the failing case may fit several faults; short cases of the same model then part them.
 """
 
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from crosscheck import budget
 from crosscheck.diagnosis.replay import Ground, Match, grounds, replay
 from crosscheck.diagnosis.signs import signs
 from crosscheck.diagnosis.suspects import suspects
@@ -77,7 +77,7 @@ def diagnose(
         reference: A right subject with the same weights; None for the candidate's own forward.
         relation_name: The relation that failed.
         case: On which it failed.
-        deadline: On `time.monotonic`'s clock: return what is known by then.
+        deadline: As `budget.now` gives it: return what is known by then.
     """
     trial = run_trial(candidate, reference, relation_name, case)
     found = {each.fault: each for each in signs(trial)}
@@ -160,4 +160,4 @@ def short_cases(trial: Trial) -> Iterator[tuple[str, Case]]:
 
 
 def _late(deadline: float | None) -> bool:
-    return deadline is not None and time.monotonic() > deadline
+    return deadline is not None and budget.now() > deadline

@@ -1,6 +1,5 @@
 """Signs that name a fault by what the candidate itself holds and says, on the numpy decoder."""
 
-import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -97,24 +96,24 @@ def test_a_dropped_past_is_told_from_one_that_the_mask_still_counts(fault):
     assert found[0].fault == fault
 
 
-def test_shrinking_shortens_a_long_first_chunk_before_a_short_last_one():
+def test_shrinking_shortens_a_long_first_chunk_before_a_short_last_one(looks):
     def fails(case):
         sizes = [op.n for op in case.ops]
         return sum(sizes) == case.ids.shape[1] and len(sizes) > 1 and sizes[0] > 5
 
-    small = shrink(fed(11, 1), fails, deadline=time.monotonic() + 20)
+    small = shrink(fed(11, 1), fails, deadline=looks() + 20)
 
     assert small.ops == (Append(6), Append(1))
 
 
-def test_equal_ids_do_not_hide_where_it_begins():
+def test_equal_ids_do_not_hide_where_it_begins(looks):
     """In a text of one token over and over the first wrong place can't be seen."""
     planted = FAULTS["window.chunk_drops_past"].plant(RING)
     (relation,) = select(["window.ring"])
     job = make_job(relation, "self", examine(planted), 0)
     job.run(Case(IDS_BT, fed(1, 11).ops, seed=0, meta={"window": None}))
 
-    row = explain(job, job.row(), deadline=time.monotonic() + 60)
+    row = explain(job, job.row(), deadline=looks() + 60)
 
     assert (row.divergence.layer, row.divergence.position) == (0, 1)
 
@@ -154,11 +153,11 @@ def test_windows_are_those_of_the_attentions_where_the_config_has_no_layer_types
     assert windows(model) == (5, None, 5)
 
 
-def test_a_partition_stays_one_while_it_shrinks():
+def test_a_partition_stays_one_while_it_shrinks(looks):
     def fails(case):
         assert sum(op.n for op in case.ops) == case.ids.shape[1]
         return len(case.ops) > 1 and case.ops[1].n > 1
 
-    small = shrink(fed(3, 4, 5), fails, deadline=time.monotonic() + 20)
+    small = shrink(fed(3, 4, 5), fails, deadline=looks() + 20)
 
     assert small.ops == (Append(1), Append(2))
