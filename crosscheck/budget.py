@@ -1,7 +1,15 @@
-"""A budget in seconds that is kept: every part of a run asks before it starts another case."""
+"""A budget in seconds that is kept: every part of a run asks before it starts another case.
+
+`budget.now` is the one source of time of a run: who replaces it sets the time of all its parts.
+"""
 
 import time
 from dataclasses import dataclass, field
+
+
+def now() -> float:
+    """Return the seconds of a clock that never goes back."""
+    return time.monotonic()
 
 
 @dataclass
@@ -10,24 +18,24 @@ class Clock:
 
     Attributes:
         seconds: The budget.
-        started: On `time.monotonic`'s clock.
+        started: As `now` gives it.
     """
 
     seconds: float
-    started: float = field(default_factory=time.monotonic)
+    started: float = field(default_factory=lambda: now())
 
     @property
     def spent(self) -> float:
         """Seconds since the start."""
-        return time.monotonic() - self.started
+        return now() - self.started
 
     @property
     def deadline(self) -> float:
-        """When the budget ends, on `time.monotonic`'s clock."""
+        """When the budget ends, as `now` gives it."""
         return self.started + self.seconds
 
     def until(self, share: float) -> float:
-        """Return when a share of the budget is spent, on the same clock."""
+        """Return when a share of the budget is spent, as `now` gives it."""
         return self.started + self.seconds * share
 
     def stretch(self, asked: float, *, longest: float) -> None:
@@ -36,4 +44,4 @@ class Clock:
 
     def allows(self, share: float, expected: float = 0.0) -> bool:
         """Return whether what takes `expected` seconds ends within a share of the budget."""
-        return time.monotonic() + expected < self.until(share)
+        return now() + expected < self.until(share)

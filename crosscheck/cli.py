@@ -3,10 +3,10 @@
 import os
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from typing import NoReturn
 
+from crosscheck import budget
 from crosscheck.commands import (
     calibrate,
     diagnose,
@@ -47,7 +47,7 @@ def command() -> NoReturn:
 def main(argv: Sequence[str] | None = None) -> int:
     """Return the exit code of `crosscheck ...`; wrong usage is one line on stderr."""
     options = parser().parse_args(argv)
-    options.began = time.monotonic()
+    options.began = budget.now()
     if "hypothesis" not in sys.modules:
         # It keeps what it learns in a folder, which would be the user's.
         home = os.path.join(tempfile.gettempdir(), "crosscheck-hypothesis")

@@ -2,11 +2,11 @@
 
 import importlib
 import inspect
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from crosscheck import budget
 from crosscheck.curve import curve
 from crosscheck.jobs import Job, with_numbers
 from crosscheck.judging import Outcome, sentence
@@ -23,7 +23,7 @@ def explain(job: Job, row: RelationResult, *, deadline: float) -> RelationResult
     Args:
         job: With a failure that isn't an exception.
         row: Its result.
-        deadline: On `time.monotonic`'s clock.
+        deadline: As `budget.now` gives it.
     """
     if job.failure is None:
         return row
@@ -70,7 +70,7 @@ def _shrunk(job: Job, case: Case, outcome: Outcome, deadline: float) -> tuple[Ca
         best.append((smaller, found))
         return True
 
-    half = time.monotonic() + 0.3 * max(0.0, deadline - time.monotonic())
+    half = budget.now() + 0.3 * max(0.0, deadline - budget.now())
     small = shrink(case, fails, deadline=half, first_id=describe(candidate).first_id)
     return small, seen[id(small)]
 
@@ -87,7 +87,7 @@ def _moved_on(case: Case, outcome: Outcome, was: Case, before: Outcome) -> bool:
 
 def _ask(module: str, name: str, job: Job, case: Case, deadline: float) -> tuple[Any, str]:
     """Return what a part of the diagnosis says, or None and why it could not say."""
-    if time.monotonic() > deadline:
+    if budget.now() > deadline:
         return None, f"no time left to {name}"
     candidate, reference = job.oracle.candidate, job.oracle.reference
     try:

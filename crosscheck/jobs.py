@@ -1,7 +1,6 @@
 """One relation on one axis: its examples one by one, and what they showed so far."""
 
 import math
-import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -9,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from crosscheck import budget
 from crosscheck.compare import Comparison
 from crosscheck.errors import CrosscheckError, TimedOut
 from crosscheck.judging import Outcome, run_case, sentence, without_sides
@@ -102,10 +102,10 @@ class Job:
 
     def run(self, case: Case) -> Outcome:
         """Run one case and keep what it showed."""
-        began = time.monotonic()
+        began = budget.now()
         outcome = self.outcome(self.oracle.candidate, self.oracle.reference, case)
-        self.slowest = max(self.slowest, time.monotonic() - began)
-        if isinstance(outcome.error, TimedOut) and self.slowest < PATIENCE:
+        self.slowest = max(self.slowest, budget.now() - began)
+        if isinstance(outcome.error, TimedOut) and outcome.error.seconds < PATIENCE:
             self.verdict = "inconclusive"
             self.reason = f"the budget ended while it ran: {outcome.reason}"
             return outcome

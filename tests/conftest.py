@@ -15,6 +15,8 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from tests.clock import Looks
+
 DEEP = os.environ.get("JAXKV_DEEP") == "1"
 OFFLINE = os.environ.get("JAXKV_OFFLINE") == "1"
 
@@ -73,6 +75,15 @@ def room_for_programs():
     if MAPS.exists() and "jax" in sys.modules and MAPS.read_bytes().count(b"\n") > MOST_MAPS:
         sys.modules["jax"].clear_caches()
         gc.collect()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def looks():
+    """The clock of crosscheck's runs in this process: no verdict hangs on a busy machine."""
+    with pytest.MonkeyPatch.context() as patch:
+        clock = Looks()
+        patch.setattr("crosscheck.budget.now", clock)
+        yield clock
 
 
 @pytest.fixture(scope="session")

@@ -2,10 +2,10 @@
 
 import json
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
+from crosscheck.budget import Clock
 from crosscheck.errors import CrosscheckError, SubjectRaised
 
 GRACE_SECONDS = 3.0
@@ -41,9 +41,9 @@ def seconds_left(budget: float, *, began: float) -> float:
 
     Args:
         budget: In all.
-        began: On `time.monotonic`'s clock.
+        began: As `budget.now` gives it.
     """
-    return max(1.0, budget - max(0.0, time.monotonic() - began - GRACE_SECONDS))
+    return max(1.0, budget - max(0.0, Clock(budget, began).spent - GRACE_SECONDS))
 
 
 def write_json(data: Any, file: str | None) -> None:

@@ -1,12 +1,12 @@
 """The command `run`: every relation that the subject can be asked for, within a budget."""
 
 import argparse
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from crosscheck.budget import Clock
 from crosscheck.commands import options as shared
 from crosscheck.commands.opening import open_subject, seconds_left, write_json, write_page
 from crosscheck.commands.saving import save_failures
@@ -82,7 +82,7 @@ def checked(options: argparse.Namespace) -> tuple[Report, Mapping[int, str]]:
     select(options.relations)
     candidate = open_subject(options.subject)
     reference = open_subject(options.against) if options.against else None
-    loading = time.monotonic() - options.began
+    loading = Clock(0.0, options.began).spent
     with progress("crosscheck", seconds=options.budget) as advance:
         report = check(
             candidate,

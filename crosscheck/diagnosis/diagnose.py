@@ -3,11 +3,11 @@
 A replay on the failing case may fit several faults; short cases of the same model then part them.
 """
 
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from crosscheck import budget
 from crosscheck.diagnosis.replay import Ground, Match, grounds, replay
 from crosscheck.diagnosis.signs import signs
 from crosscheck.diagnosis.suspects import suspects
@@ -47,7 +47,8 @@ class Suspicion:
         if not told:
             return 0.0
         score = sum(weight * m.score for weight, m in told) / sum(weight for weight, _ in told)
-        return score if len(told) > 1 or self.weight >= 1 else 0.6 * score
+        sure = self.here.exact or len(told) > 1 or self.weight >= 1
+        return score if sure else 0.6 * score
 
     @property
     def words(self) -> str:
@@ -76,7 +77,7 @@ def diagnose(
         reference: A right subject with the same weights; None for the candidate's own forward.
         relation_name: The relation that failed.
         case: On which it failed.
-        deadline: On `time.monotonic`'s clock: return what is known by then.
+        deadline: As `budget.now` gives it: return what is known by then.
     """
     trial = run_trial(candidate, reference, relation_name, case)
     found = {each.fault: each for each in signs(trial)}
@@ -91,6 +92,8 @@ def diagnose(
 def _merge(found: dict[str, Diagnosis], suspicion: Suspicion) -> None:
     """Add a replay to what the signs said: each makes the other more likely."""
     name, sign = suspicion.fault.name, found.get(suspicion.fault.name)
+    if sign is not None and suspicion.score < LEAST:
+        return
     score, words = suspicion.score * 0.98, suspicion.words
     if sign is not None:
         score = max(score, sign.score) + 0.02 * min(score, sign.score)
@@ -157,4 +160,4 @@ def short_cases(trial: Trial) -> Iterator[tuple[str, Case]]:
 
 
 def _late(deadline: float | None) -> bool:
-    return deadline is not None and time.monotonic() > deadline
+    return deadline is not None and budget.now() > deadline

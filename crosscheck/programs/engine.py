@@ -6,7 +6,6 @@ are judged, and a failure can be saved, shrunk and replayed without Hypothesis.
 """
 
 import contextlib
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +22,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from crosscheck import budget
 from crosscheck.programs import draw
 from crosscheck.programs.case import Case, Op, Pad
 from crosscheck.programs.model import Rows
@@ -143,7 +143,7 @@ def search(
         info: What it says about itself.
         fails: Runs one program and says whether it failed.
         programs: How many to run.
-        deadline: On `time.monotonic`'s clock.
+        deadline: As `budget.now` gives it.
         seed: Of the drawing.
     """
     ran, late = 0, False
@@ -151,7 +151,7 @@ def search(
 
     def done(case: Case) -> None:
         nonlocal ran, late
-        late = time.monotonic() > deadline
+        late = budget.now() > deadline
         if found or late:
             raise _StopError
         ran += 1

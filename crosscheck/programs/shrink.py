@@ -4,12 +4,12 @@ Hypothesis shrinks what it drew; this works on any case as data, a relation's ow
 loaded file included, and stops at a deadline with the smallest so far.
 """
 
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
 
+from crosscheck import budget
 from crosscheck.programs.case import (
     Append,
     AppendRagged,
@@ -34,7 +34,7 @@ def shrink(
     Args:
         case: One that fails.
         fails: Whether a case fails in the same way; false where it can't be run.
-        deadline: On `time.monotonic`'s clock.
+        deadline: As `budget.now` gives it.
         first_id: The smallest id to use.
         tries: How many cases to run at most.
     """
@@ -42,7 +42,7 @@ def shrink(
     while improved:
         improved = False
         for smaller in _smaller(case, first_id):
-            if tries <= 0 or time.monotonic() > deadline:
+            if tries <= 0 or budget.now() > deadline:
                 return case
             tries -= 1
             if fails(smaller):

@@ -38,7 +38,8 @@ class Worker:
             fine, value = answer.get(timeout=max(seconds, 0.001))
         except queue.Empty:
             self.hung = what
-            raise TimedOut(f"{what}: no answer within {seconds:g} seconds.") from None
+            told = f"{what}: no answer within {seconds:g} seconds."
+            raise TimedOut(told, seconds=seconds) from None
         if fine:
             return value
         raise value
@@ -68,6 +69,8 @@ class Worker:
             del call, job
             answer.put(found)
             del answer, found
+            if self.hung is not None:
+                return
 
 
 _WORKERS: weakref.WeakSet[Worker] = weakref.WeakSet()

@@ -15,4 +15,4 @@ def test_the_programs_on_beams_and_samples_print_what_the_page_says():
     printed = [block for language, block in blocks if not language]
 
     assert len(programs) == len(printed) == 2
-    assert output_of("-c", "".join(programs), timeout=120) == "".join(printed)
+    assert output_of("-c", "".join(programs)) == "".join(printed)

@@ -45,7 +45,7 @@ print(json.dumps(found))
 
 @pytest.fixture(scope="module")
 def found():
-    return json.loads(output_of("-c", PROGRAM, timeout=120).splitlines()[-1])
+    return json.loads(output_of("-c", PROGRAM).splitlines()[-1])
 
 
 @pytest.mark.parametrize("name", ["level", "longer"])

@@ -1,6 +1,5 @@
 """Signs that name a fault by what the candidate itself holds and says, on the numpy decoder."""
 
-import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,7 +11,7 @@ from crosscheck.explain import explain
 from crosscheck.faults import FAULTS
 from crosscheck.jobs import make_job
 from crosscheck.oracle import examine
-from crosscheck.programs.case import Append, Case, Gather
+from crosscheck.programs.case import Append, Case, Gather, Rollback
 from crosscheck.programs.shrink import shrink
 from crosscheck.select import select
 from tests.toys import FLAVORS, Toy, ToyConfig
@@ -70,6 +69,19 @@ def test_a_length_that_is_a_layers_window_is_named():
     assert "after 7 tokens it tells a length of 5" in found[0].evidence
 
 
+@pytest.mark.parametrize(("fault", "window"), [("rollback.reset", 5), ("rollback.leak", 30)])
+def test_a_rollback_under_unlike_windows_is_named_by_what_it_leaves(fault, window):
+    """After a reset the length comes to a window's by chance; an exact replay needs no second."""
+    planted = FAULTS[fault].plant(Toy(ToyConfig(windows=(window, None, window)), slack=20))
+    ids = np.concatenate([IDS_BT, IDS_BT[:, ::-1]])
+    ops = (Append(7), Append(2), Rollback(7), *(Append(1),) * 5)
+    case = Case(ids, ops, seed=0, meta={"keep": 7, "dropped": 2})
+
+    found = diagnose(planted, None, "cache.rollback", case)
+
+    assert found[0].fault == fault
+
+
 def test_a_ring_that_drops_one_token_early_shows_at_the_token_that_fills_it():
     found = diagnose(FAULTS["window.off_by_one"].plant(RING), None, "cache.partition", fed(3, 9))
 
@@ -84,24 +96,24 @@ def test_a_dropped_past_is_told_from_one_that_the_mask_still_counts(fault):
     assert found[0].fault == fault
 
 
-def test_shrinking_shortens_a_long_first_chunk_before_a_short_last_one():
+def test_shrinking_shortens_a_long_first_chunk_before_a_short_last_one(looks):
     def fails(case):
         sizes = [op.n for op in case.ops]
         return sum(sizes) == case.ids.shape[1] and len(sizes) > 1 and sizes[0] > 5
 
-    small = shrink(fed(11, 1), fails, deadline=time.monotonic() + 20)
+    small = shrink(fed(11, 1), fails, deadline=looks() + 20)
 
     assert small.ops == (Append(6), Append(1))
 
 
-def test_equal_ids_do_not_hide_where_it_begins():
+def test_equal_ids_do_not_hide_where_it_begins(looks):
     """In a text of one token over and over the first wrong place can't be seen."""
     planted = FAULTS["window.chunk_drops_past"].plant(RING)
     (relation,) = select(["window.ring"])
     job = make_job(relation, "self", examine(planted), 0)
     job.run(Case(IDS_BT, fed(1, 11).ops, seed=0, meta={"window": None}))
 
-    row = explain(job, job.row(), deadline=time.monotonic() + 60)
+    row = explain(job, job.row(), deadline=looks() + 60)
 
     assert (row.divergence.layer, row.divergence.position) == (0, 1)
 
@@ -141,11 +153,11 @@ def test_windows_are_those_of_the_attentions_where_the_config_has_no_layer_types
     assert windows(model) == (5, None, 5)
 
 
-def test_a_partition_stays_one_while_it_shrinks():
+def test_a_partition_stays_one_while_it_shrinks(looks):
     def fails(case):
         assert sum(op.n for op in case.ops) == case.ids.shape[1]
         return len(case.ops) > 1 and case.ops[1].n > 1
 
-    small = shrink(fed(3, 4, 5), fails, deadline=time.monotonic() + 20)
+    small = shrink(fed(3, 4, 5), fails, deadline=looks() + 20)
 
     assert small.ops == (Append(1), Append(2))

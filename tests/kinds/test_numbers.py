@@ -152,7 +152,7 @@ def _run(program, **environment):
         env=os.environ | environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=900,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-2000:]

@@ -104,7 +104,7 @@ def test_two_threads_get_their_own_answers_or_are_told_that_the_store_is_in_use(
                 answers[who].append(generated(twin, [prompts[who]], 3, store=store).tokens)
             except RequestError as error:
                 told[who].add(str(error))
-                time.sleep(0.001)
+                time.sleep(0.01)
             if len(answers[who]) == 10:
                 break
 

@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.usefixtures("smollm2"), pytest.mark.parametrize("twin"
 
 @cache
 def found(twin):
-    return json.loads(output_of("-m", "tests.real.relations", twin, timeout=400))
+    return json.loads(output_of("-m", "tests.real.relations", twin))
 
 
 @pytest.mark.parametrize("layout", ["contiguous", "paged"])

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.usefixtures("smollm2"), pytest.mark.parametrize("twin"
 
 @cache
 def probe(twin):
-    return json.loads(output_of("-m", "tests.real.probe", twin, timeout=300))
+    return json.loads(output_of("-m", "tests.real.probe", twin))
 
 
 def test_the_child_process_computes_in_float32(twin):
@@ -83,7 +83,7 @@ def test_a_chat_with_the_default_system_text_gives_the_references(twin):
         "--json",
     ]
 
-    found = json.loads(output_of("-m", twin, *words, timeout=300))
+    found = json.loads(output_of("-m", twin, *words))
 
     assert len(found["prompt_ids"]) == 37
     assert found["ids"] == [504, 3575, 282, 4649, 314, 7042, 30, 2]

@@ -14,7 +14,7 @@ PRINTED = [text for language, text in BLOCKS if not language]
 
 @pytest.mark.parametrize("number", [0, 1], ids=["jaxkv", "torchkv"])
 def test_a_program_of_the_page_prints_what_it_says(number):
-    assert output_of("-c", PROGRAMS[number], timeout=120) == PRINTED[number]
+    assert output_of("-c", PROGRAMS[number]) == PRINTED[number]
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=["jaxkv", "torchkv"])

@@ -12,7 +12,7 @@ PROGRAMS = [text for language, text in BLOCKS if language == "python"]
 
 
 def run(program: str) -> str:
-    return output_of("-c", program, timeout=120)
+    return output_of("-c", program)
 
 
 def test_the_first_program_prints_what_readme_says():

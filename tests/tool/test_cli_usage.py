@@ -130,7 +130,7 @@ def test_python_m_crosscheck_is_the_command_and_help_names_the_exit_codes():
         [sys.executable, "-m", "crosscheck", "--help"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=900,
         check=True,
     )
 
@@ -148,7 +148,7 @@ def test_a_reader_that_leaves_is_no_error():
         ["bash", "-c", command],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=900,
         check=False,
         env=os.environ | {"PYTHONUNBUFFERED": "1"},
     )

@@ -53,7 +53,7 @@ def run(folder, *arguments):
         env=environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=900,
         check=False,
     )
     return done.returncode, done.stdout + done.stderr

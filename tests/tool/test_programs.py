@@ -1,7 +1,6 @@
 """Programs of cache operations: the token model, running, drawing, shrinking, saving."""
 
 import json
-import time
 
 import numpy as np
 import pytest
@@ -174,12 +173,12 @@ def test_generated_programs_answer_like_the_uncached_forward(flavor):
     assert len({type(op) for program in seen for op in program.ops}) >= 6
 
 
-def test_a_leaking_rollback_is_found_and_shrunk_to_a_few_operations():
+def test_a_leaking_rollback_is_found_and_shrunk_to_a_few_operations(looks):
     subject = Leaky()
 
     found = engine.search(subject, subject.info, fails_on(subject), programs=60, seed=0)
     assert found.failing is not None
-    small = shrink(found.failing, fails_on(subject), deadline=time.monotonic() + 20, first_id=0)
+    small = shrink(found.failing, fails_on(subject), deadline=looks() + 20, first_id=0)
 
     assert fails_on(subject)(small)
     assert len(small.ops) <= 3
@@ -187,20 +186,20 @@ def test_a_leaking_rollback_is_found_and_shrunk_to_a_few_operations():
     assert sum(getattr(op, "n", 0) for op in small.ops) <= 4
 
 
-def test_a_search_stops_when_the_time_is_up():
+def test_a_search_stops_when_the_time_is_up(looks):
     found = engine.search(
-        Toy(), Toy().info, fails_on(Toy()), programs=10_000, deadline=time.monotonic() + 0.3
+        Toy(), Toy().info, fails_on(Toy()), programs=10_000, deadline=looks() + 0.05
     )
 
     assert found.exhausted
     assert found.programs < 10_000
 
 
-def test_shrinking_stops_at_its_deadline_with_a_case_that_fails():
+def test_shrinking_stops_at_its_deadline_with_a_case_that_fails(looks):
     big = case(*(Append(1),) * 8)
 
     assert shrink(big, lambda _: True, deadline=0.0) is big
-    assert shrink(big, lambda _: True, deadline=time.monotonic() + 5).ids.size == 1
+    assert shrink(big, lambda _: True, deadline=looks() + 5).ids.size == 1
 
 
 def test_generated_programs_respect_windows_and_positions():

@@ -66,7 +66,7 @@ def exit_and_text(text, folder):
     file = folder / "repro_it.py"
     file.write_text(text)
     done = subprocess.run(
-        [sys.executable, "-I", str(file)], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-I", str(file)], capture_output=True, text=True, timeout=900, check=False
     )
     assert done.stderr == ""
     return done.returncode, done.stdout
