@@ -47,7 +47,8 @@ class Suspicion:
         if not told:
             return 0.0
         score = sum(weight * m.score for weight, m in told) / sum(weight for weight, _ in told)
-        return score if len(told) > 1 or self.weight >= 1 else 0.6 * score
+        sure = self.here.exact or len(told) > 1 or self.weight >= 1
+        return score if sure else 0.6 * score
 
     @property
     def words(self) -> str:
@@ -91,6 +92,8 @@ def diagnose(
 def _merge(found: dict[str, Diagnosis], suspicion: Suspicion) -> None:
     """Add a replay to what the signs said: each makes the other more likely."""
     name, sign = suspicion.fault.name, found.get(suspicion.fault.name)
+    if sign is not None and suspicion.score < LEAST:
+        return
     score, words = suspicion.score * 0.98, suspicion.words
     if sign is not None:
         score = max(score, sign.score) + 0.02 * min(score, sign.score)

@@ -3,12 +3,12 @@
 Each gives a fault, a score below that of a replay that fits, and a sentence.
 """
 
-from crosscheck.diagnosis import disorder, influence, signs_entries, signs_logits
+from crosscheck.diagnosis import carried, disorder, influence, signs_entries, signs_logits
 from crosscheck.diagnosis.trial import Trial
 from crosscheck.errors import CrosscheckError
 from crosscheck.results import Diagnosis
 
-MORE = (disorder.reordered, influence.influenced)
+MORE = (disorder.reordered, influence.influenced, carried.lost)
 
 
 def signs(trial: Trial) -> list[Diagnosis]:

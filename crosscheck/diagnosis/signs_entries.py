@@ -83,16 +83,22 @@ def _instead(trial: Trial, ours: Entries, owed: Entries, start: int) -> Iterator
 
 
 def ringed(trial: Trial) -> Iterator[Diagnosis]:
-    """The subject tells the length of a ring for that of the text."""
+    """The subject tells the length of a ring for that of the text, from the first step on."""
     windows = [window for window in trial.info.windows if window]
+    unlike: set[int] = set()
     for event in trial.events:
         if event.verb != "step" or event.length is None or event.padded or not windows:
             continue
         for text, told in zip(event.texts, np.asarray(event.length).tolist(), strict=True):
+            if event.run in unlike:
+                break
             if told == min(windows) < len(text):
                 words = f"after {len(text)} tokens it tells a length of {told}, a layer's window"
                 yield Diagnosis("length.from_ring", 0.92, words)
                 return
+            if told != min(len(text), *windows):
+                # Not what a ring would tell: later it is the window by chance.
+                unlike.add(event.run)
 
 
 def rounded(trial: Trial) -> Iterator[Diagnosis]:

@@ -11,7 +11,7 @@ from crosscheck.explain import explain
 from crosscheck.faults import FAULTS
 from crosscheck.jobs import make_job
 from crosscheck.oracle import examine
-from crosscheck.programs.case import Append, Case, Gather
+from crosscheck.programs.case import Append, Case, Gather, Rollback
 from crosscheck.programs.shrink import shrink
 from crosscheck.select import select
 from tests.toys import FLAVORS, Toy, ToyConfig
@@ -67,6 +67,19 @@ def test_a_length_that_is_a_layers_window_is_named():
 
     assert found[0].fault == "length.from_ring"
     assert "after 7 tokens it tells a length of 5" in found[0].evidence
+
+
+@pytest.mark.parametrize(("fault", "window"), [("rollback.reset", 5), ("rollback.leak", 30)])
+def test_a_rollback_under_unlike_windows_is_named_by_what_it_leaves(fault, window):
+    """After a reset the length comes to a window's by chance; an exact replay needs no second."""
+    planted = FAULTS[fault].plant(Toy(ToyConfig(windows=(window, None, window)), slack=20))
+    ids = np.concatenate([IDS_BT, IDS_BT[:, ::-1]])
+    ops = (Append(7), Append(2), Rollback(7), *(Append(1),) * 5)
+    case = Case(ids, ops, seed=0, meta={"keep": 7, "dropped": 2})
+
+    found = diagnose(planted, None, "cache.rollback", case)
+
+    assert found[0].fault == fault
 
 
 def test_a_ring_that_drops_one_token_early_shows_at_the_token_that_fills_it():

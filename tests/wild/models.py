@@ -95,6 +95,23 @@ def dory():
     return causal_lm(config), {"amplify": True}
 
 
+def mamba():
+    """A later step of several tokens begins its scan without the state before it."""
+    from transformers import MambaConfig
+
+    config = MambaConfig(vocab_size=97, hidden_size=32, state_size=8, num_hidden_layers=2)
+    return causal_lm(config), {"cache": "dynamic", "amplify": True}
+
+
+def recurrent_gemma():
+    """A later step of several tokens begins its convolution with zeros."""
+    from transformers import RecurrentGemmaConfig
+
+    sizes = {"num_hidden_layers": 3, "lru_width": 32, "attention_window_size": 32}
+    config = RecurrentGemmaConfig(**(DENSE | sizes | {"intermediate_size": 96}))
+    return causal_lm(config), {"cache": "dynamic", "amplify": True}
+
+
 def flax_attention():
     """WF-01: the training-time causal option stays on in decode, so only slot 0 is read."""
     import jax.numpy as jnp

@@ -6,9 +6,12 @@ with the same options.
 
 from functools import cache
 
+import numpy as np
 import pytest
 
 from crosscheck.check import check
+from crosscheck.diagnosis.diagnose import diagnose
+from crosscheck.programs.case import Append, Case
 from crosscheck.subjects.sources import load_subject
 
 OPTIONS = {"relations": "core", "budget_seconds": 600.0, "dtypes": ("float64",)}
@@ -83,6 +86,21 @@ def test_a_documented_difference_is_reported_with_the_packages_sentence(name):
     assert row.verdict == "fail"
     assert row.documented is not None
     assert row.documented[0].endswith(".")
+
+
+@pytest.mark.parametrize("name", ["mamba", "recurrent_gemma"])
+def test_a_state_that_a_step_of_several_tokens_loses_is_named(name):
+    subject = load_subject(f"tests.wild.models:{name}")
+    ids = np.random.default_rng(0).integers(3, 97, (2, 10)).astype(np.int32)
+
+    found = [
+        diagnose(subject, None, "cache.partition", Case(ids, tuple(map(Append, sizes)), seed=0))
+        for sizes in ((6, 4), (6, 1, 1, 1, 1))
+    ]
+
+    assert found[0][0].fault == "state.dropped"
+    assert "a step of one token" in found[0][0].evidence
+    assert found[1] == ()
 
 
 @pytest.mark.parametrize("family", CLEAN)
