@@ -6,7 +6,14 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from jaxkv.spec import command, command_cache, command_generate, flag_groups, flags_drafts
+from jaxkv.spec import (
+    command,
+    command_cache,
+    command_generate,
+    command_programs,
+    flag_groups,
+    flags_drafts,
+)
 from jaxkv.spec.checkpoint import Checkpoint
 
 if TYPE_CHECKING:
@@ -150,8 +157,10 @@ def prepare(options: argparse.Namespace, checkpoint: Checkpoint) -> Engine:
     import jax
 
     from jaxkv.devices import use
+    from jaxkv.programs import keep
 
     use(options.device)
+    keep(command_programs.folder(), most_bytes=command_programs.MOST_BYTES)
     if command.dtype_of(options, checkpoint) == "float64":
         jax.config.update("jax_enable_x64", True)
     dtype = command.dtype_of(options, checkpoint)
@@ -196,7 +205,3 @@ def _draft(options: argparse.Namespace, checkpoint: Checkpoint, dtype: str) -> d
 
 def _entry(name: str) -> Callable[..., Any]:
     return getattr(import_module(ENTRIES[name]), name)
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

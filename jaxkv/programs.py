@@ -3,6 +3,8 @@
 import inspect
 from collections.abc import Callable
 from functools import wraps
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -53,3 +55,27 @@ class Programs:
 
 
 PROGRAMS = Programs()
+
+
+def keep(folder: Path | None, *, most_bytes: int) -> None:
+    """Let JAX keep compiled programs in a folder, for later processes.
+
+    Nothing changes if the user has told JAX where already, or if the folder cannot be made.
+
+    Args:
+        folder: None keeps none.
+        most_bytes: What it may grow to; the programs used longest ago go first.
+    """
+    chosen = jax.config.jax_compilation_cache_dir  # pyright: ignore[reportAttributeAccessIssue] JAX adds it at run time
+    if folder is None or chosen:
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    # A start runs a dozen programs of milliseconds too, which JAX would compile each time.
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    # JAX limits the folder with this package only, and raises without it.
+    if find_spec("filelock"):
+        jax.config.update("jax_compilation_cache_max_size", most_bytes)

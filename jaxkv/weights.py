@@ -8,6 +8,7 @@ E packed outputs, C channels of a latent.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -30,6 +31,7 @@ from jaxkv.model import (
 from jaxkv.mtp import Mtp
 from jaxkv.spec import config as spec
 from jaxkv.spec.checkpoint import check_weights
+from jaxkv.spec.reading import reading
 
 Read = Callable[[str], np.ndarray]
 Place = Callable[..., Any]
@@ -59,31 +61,27 @@ def from_arrays(
         WeightError: A tensor is missing, unexpected or misshapen.
         RequestError: The dtype cannot be had.
 
-    Cost: one copy of the weights, tensor by tensor.
+    Cost: one copy of the weights, tensor by tensor; `reading` holds a few more.
     """
     check_weights(config, shapes_of(arrays))
     dtype = check_dtype("from_arrays", dtype)
-
-    def read(name: str) -> np.ndarray:
-        return np.asarray(arrays[name])
 
     def place(x: np.ndarray, *, own: bool = False) -> Any:
         # A copy of what may be pages of a file; memory that is ours alone becomes the array.
         return jnp.asarray(x, dtype) if own else jnp.array(x, dtype)
 
-    def side(prefix: str, layers: tuple[spec.Layer, ...]) -> dict[str, Any]:
-        return _side(read, prefix, layers, config, place, interleaved_qk)
-
     encoder = config.encoder
-    return Decoder(
-        config,
-        embed=place(read("embed.weight")),
-        **side("", config.layers),
-        head=None if config.tied_head else _linear(read, ["head"], config.head_bias, place),
-        head_bias=place(read("head.bias")) if config.tied_head and config.head_bias else None,
-        encoder=None if encoder is None else Encoder(**side("encoder.", encoder.layers)),
-        mtp=_mtp(read, config, place, interleaved_qk) if config.has_mtp else None,
-    )
+    with reading(arrays) as read:
+        side = partial(_side, read, config=config, place=place, interleaved=interleaved_qk)
+        return Decoder(
+            config,
+            embed=place(read("embed.weight")),
+            **side("", config.layers),
+            head=None if config.tied_head else _linear(read, ["head"], config.head_bias, place),
+            head_bias=place(read("head.bias")) if config.tied_head and config.head_bias else None,
+            encoder=None if encoder is None else Encoder(**side("encoder.", encoder.layers)),
+            mtp=_mtp(read, config, place, interleaved_qk) if config.has_mtp else None,
+        )
 
 
 def to_arrays(model: Decoder) -> dict[str, np.ndarray]:
@@ -142,6 +140,7 @@ def _side(
     read: Read,
     prefix: str,
     layers: tuple[spec.Layer, ...],
+    *,
     config: spec.ModelConfig,
     place: Place,
     interleaved: bool,

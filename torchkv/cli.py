@@ -192,7 +192,3 @@ def _draft(options: argparse.Namespace, checkpoint: Checkpoint, dtype: str) -> d
 
 def _entry(name: str) -> Callable[..., Any]:
     return getattr(import_module(ENTRIES[name]), name)
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

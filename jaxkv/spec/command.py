@@ -11,7 +11,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from jaxkv.spec import command_generate, command_info, command_memory, flag_groups
+from jaxkv.spec import (
+    command_generate,
+    command_info,
+    command_memory,
+    command_programs,
+    flag_groups,
+)
 from jaxkv.spec.checkpoint import Checkpoint
 from jaxkv.spec.command_generate import Prepare
 from jaxkv.spec.errors import JaxkvError, RequestError, SourceError
@@ -111,4 +117,6 @@ def parser(program: str) -> argparse.ArgumentParser:
     flag_groups.add(generate)
     command_info.add(commands)
     command_memory.add(commands)
+    if program == "jaxkv":
+        command_programs.add(commands)
     return top

@@ -177,5 +177,8 @@ def test_a_start_tells_its_stages(tmp_path):
     assert sum(found.values()) - found["total"] < found["total"]
 
 
-def test_a_start_that_fails_tells_why(tmp_path):
-    assert "no-such-model" in startup.start("torchkv", "no-such-model", str(tmp_path))
+@pytest.mark.parametrize(("model", "told"), [("reference", ["command"]), ("no-such-model", None)])
+def test_a_whole_command_is_timed_or_tells_why_it_failed(model, told, tmp_path):
+    found = startup.with_command("torchkv", model, str(tmp_path), {})
+
+    assert list(found) == told if told else model in found

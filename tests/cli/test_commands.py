@@ -27,7 +27,7 @@ pytestmark = pytest.mark.parametrize("twin", TWINS)
 
 
 def run(twin, *arguments):
-    return run_python("-m", f"{twin}.cli", *arguments)
+    return run_python("-m", twin, *arguments)
 
 
 def main(twin, *arguments):
@@ -216,7 +216,7 @@ def test_the_help_names_every_option(twin, capsys):
 def test_output_that_nobody_reads_any_more_is_no_traceback(twin):
     """As behind `| head`: the reading end is closed before anything is printed."""
     child = subprocess.Popen(
-        [sys.executable, "-m", f"{twin}.cli", "info", "kjv", "--json"],
+        [sys.executable, "-m", twin, "info", "kjv", "--json"],
         cwd=ROOT,
         env=environment(),
         stdout=subprocess.PIPE,

@@ -83,7 +83,7 @@ def test_a_chat_with_the_default_system_text_gives_the_references(twin):
         "--json",
     ]
 
-    found = json.loads(output_of("-m", f"{twin}.cli", *words))
+    found = json.loads(output_of("-m", twin, *words))
 
     assert len(found["prompt_ids"]) == 37
     assert found["ids"] == [504, 3575, 282, 4649, 314, 7042, 30, 2]

@@ -1,9 +1,12 @@
-"""Few rows times a large matrix are computed in forms of torchkv's own: the same products."""
+"""Few rows times a large matrix are computed in forms of each twin's own: the same products."""
 
+import jax
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
+from jaxkv import linear as in_jax
 from torchkv.linear import linear
 
 D = 97
@@ -37,3 +40,32 @@ def test_gradients_pass_through_a_product_with_few_rows(rows):
     (whole,) = torch.autograd.grad(F.linear(x_BTD, weight_ED).square().sum(), weight_ED)
 
     torch.testing.assert_close(ours, whole)
+
+
+@pytest.mark.parametrize(("width", "parts"), [(224, 4), (226, 2), (225, 1)])
+@pytest.mark.parametrize("biased", [False, True], ids=["plain", "biased"])
+def test_one_row_times_a_large_matrix_is_a_sum_over_parts_of_it_in_jax(width, parts, biased):
+    text = compare_in_jax((1, 1, width), 600, biased=biased)
+
+    assert (f"f64[{parts},{width // parts},600]" in text) == (parts > 1)
+
+
+@pytest.mark.parametrize(
+    ("shape", "outputs"), [((1, 2), 600), ((3, 1), 600), ((1, 1), 500)], ids=["T", "B", "small"]
+)
+def test_other_products_stay_whole_in_jax(shape, outputs):
+    assert f"f64[4,56,{outputs}]" not in compare_in_jax((*shape, 224), outputs, biased=False)
+
+
+def compare_in_jax(shape, outputs, *, biased) -> str:
+    """Compare a product with numpy's and return the compiled program."""
+    made = np.random.default_rng(5)
+    p = {"weight": made.normal(size=(shape[-1], outputs))}
+    bias_E = made.normal(size=outputs) if biased else np.zeros(outputs)
+    p |= {"bias": bias_E} if biased else {}
+    x_BTD = made.normal(size=shape)
+
+    compiled = jax.jit(in_jax.linear).lower(p, x_BTD).compile()
+
+    np.testing.assert_allclose(compiled(p, x_BTD), x_BTD @ p["weight"] + bias_E, 1e-10, 1e-10)
+    return compiled.as_text() or ""
