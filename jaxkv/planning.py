@@ -15,6 +15,9 @@ from jaxkv.spec.errors import CapacityError, RequestError, ShapeError
 
 SMALLEST_PROMPT = 16
 SMALLEST_REACH = 128
+# Up to here a reach is a power of two, beyond it a multiple of an eighth of one, or of STEP.
+LARGEST_DOUBLED_REACH = 1024
+STEP = 256
 # Prompts of a stream longer than this are prefilled in pieces of it.
 CHUNK = 512
 
@@ -99,7 +102,7 @@ def plan(
         )
     _check_room(held_B, count_B, budget_B, limit)
     need = int((held_B + count_B + np.maximum(budget_B, 1) - 1).max())
-    reach = min(_bucket(need, SMALLEST_REACH), limit)
+    reach = min(_reach(need), limit)
     width = _bucket(int(count_B.max()), SMALLEST_PROMPT)
     return Plan(
         ids_BT=_align(rows, width),
@@ -208,6 +211,18 @@ def _check_room(
                 f"(the last token is never fed back), capacity {capacity}. Raise capacity "
                 f"or {advice}."
             )
+
+
+def _reach(need: int) -> int:
+    """Return the slots that a step reads of a text: finer where too many cost more than programs.
+
+    Of a long text each slot is megabytes a step; of a short one, reading the weights is most.
+    """
+    if need <= LARGEST_DOUBLED_REACH:
+        return _bucket(need, SMALLEST_REACH)
+    doubled = 1 << (need.bit_length() - 1)
+    step = max(doubled // 8, STEP)
+    return -(-need // step) * step
 
 
 def _bucket(tokens: int, smallest: int) -> int:

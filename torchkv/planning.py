@@ -15,6 +15,9 @@ from torchkv.sources import Sources, plan_sources, start_prompts
 
 SMALLEST_PROMPT = 16
 SMALLEST_REACH = 128
+# Up to here a reach is a power of two, beyond it a multiple of an eighth of one, or of STEP.
+LARGEST_DOUBLED_REACH = 1024
+STEP = 256
 # Prompts of a stream longer than this are prefilled in pieces of it.
 CHUNK = 512
 
@@ -104,7 +107,7 @@ def plan(
     for fact in facts:
         _check_room(*fact, capacity=limit)
     longest = max(before + count + max(budget - 1, 0) for before, count, budget in facts)
-    reach = min(_bucket(longest, SMALLEST_REACH), limit)
+    reach = min(_reach(longest), limit)
     ids_BT = np.zeros((len(rows), _bucket(max(counts), SMALLEST_PROMPT)), np.int32)
     for row, ids_T in zip(rows, ids_BT, strict=True):
         ids_T[: len(row)] = row
@@ -208,6 +211,15 @@ def _check_room(held: int, prompt: int, budget: int, *, capacity: int) -> None:
         f"plan: {before}prompt {prompt} + max_new_tokens {budget} - 1 = {need} slots "
         f"(the last token is never fed back), capacity {capacity}. Raise capacity or {advice}."
     )
+
+
+def _reach(longest: int) -> int:
+    """Return the slots of a cache made for a text: jaxkv's steps read them all."""
+    reach = _bucket(min(longest, LARGEST_DOUBLED_REACH), SMALLEST_REACH)
+    while reach < longest:
+        # Eighths of the last power of two passed, none below STEP.
+        reach += max(1 << (reach.bit_length() - 4), STEP)
+    return reach
 
 
 def _bucket(tokens: int, smallest: int) -> int:

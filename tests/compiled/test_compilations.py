@@ -1,6 +1,7 @@
 """How often a program is traced, counted where it happens; budgets and prompts cost none."""
 
 from dataclasses import replace
+from importlib import import_module
 
 import numpy as np
 import pytest
@@ -200,6 +201,21 @@ def test_any_mix_of_lengths_and_budgets_has_at_most_16_pairs_of_sizes():
             pairs.add((found.ids_BT.shape[1], found.reach))
 
     assert len(pairs) <= 16
+
+
+@pytest.mark.parametrize("twin", ["jaxkv", "torchkv"])
+def test_a_long_text_is_not_read_far_beyond_its_end(twin):
+    """A quarter beyond 1,024 slots, an eighth beyond 2,048, with few sizes in all."""
+    planned, reaches = import_module(f"{twin}.planning").plan, set()
+    sizes = replace(CONFIGS["reference"], max_positions=16384)
+    for need in (1, 128, 129, 1024, 1025, 2048, 2049, 2305, 16384, *range(7, 16384, 41)):
+        reach = planned(sizes, [[1]], max_new_tokens=need).reach
+        assert 0 <= reach - need < max(128, need if need < 1024 else max(256, need / 8))
+        assert planned(sizes, [[1]], max_new_tokens=reach).reach == reach
+        reaches.add(reach)
+
+    assert sorted(reaches)[:6] == [128, 256, 512, 1024, 1280, 1536]
+    assert len(reaches) == 4 + 4 + 3 * 8
 
 
 def test_a_donated_cache_that_is_used_again_says_so(model):
