@@ -15,6 +15,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from tests.annotations import check_sparingly
 from tests.clock import Looks
 
 DEEP = os.environ.get("JAXKV_DEEP") == "1"
@@ -48,12 +49,26 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("suite")
 
+# Tracing makes millions of small objects, nearly all of which live on: looking for cycles among
+# them at each 700 new ones took 5 % of the time.
+gc.set_threshold(50_000)
+
 # Every program that XLA compiled holds several memory maps, of which Linux allows a process 65,530;
 # past that it dies. A run of all tests in two processes came to 49,000 and a crash.
 MAPS = Path("/proc/self/maps")
 MOST_MAPS = 25_000
 
 _SKIPPED: list[str] = []
+
+
+def pytest_collection_finish():
+    # What was imported stays: no later search for cycles need look at it.
+    gc.freeze()
+
+
+def pytest_runtest_setup():
+    if not DEEP:
+        check_sparingly()
 
 
 def pytest_runtest_logreport(report):
