@@ -55,8 +55,8 @@ hypothesis.settings.load_profile("suite")
 gc.set_threshold(50_000)
 
 # Every program that XLA compiled holds several memory maps, of which Linux allows a process 65,530;
-# past that it dies. A file leaves up to 15,000 more; to let go of them takes some 10 seconds, and
-# what was shared is traced again.
+# past that it dies. A file leaves some thousands (speculation/test_greedy.py 6,000). To let go
+# of all takes some 10 seconds, and what is shared is traced again.
 MAPS = Path("/proc/self/maps")
 MOST_MAPS = 40_000
 
