@@ -153,11 +153,9 @@ def _attention(
         assert rotate is not None  # `Attention` refuses a latent without rotary positions
         o_BTNH, site = attend_latent(p, x_BTD, site, step, a, rotate, tap, absorbed=absorbed)
         return linear(p["o"], o_BTNH.flatten(2)), site
-    q_BTNH, k_BTKH, v_BTKH = (
-        linear(p["qkv"], x_BTD)
-        .unflatten(2, (-1, a.head_dim))
-        .split((a.num_heads, a.num_kv_heads, a.num_kv_heads), 2)
-    )
+    packed_BTAH = linear(p["qkv"], x_BTD).view(*x_BTD.shape[:2], -1, a.head_dim)
+    heads = (a.num_heads, a.num_kv_heads, a.num_kv_heads)
+    q_BTNH, k_BTKH, v_BTKH = packed_BTAH.split_with_sizes(heads, 2)
     if a.qk_norm is not None:
         q_BTNH = norm(p["q_norm"], q_BTNH, a.qk_norm)
         k_BTKH = norm(p["k_norm"], k_BTKH, a.qk_norm)

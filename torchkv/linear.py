@@ -19,7 +19,7 @@ Params = Mapping[str, Any]
 
 # Of products that read the matrix and do little else: the most rows, the bytes from which on it
 # pays, and into how many parts the matrix is cut for one row.
-_FEW, _LEAST_BYTES, _PARTS = 16, 1 << 18, 8
+_FEW, _LEAST_BYTES, _PARTS = 16, 1 << 20, 8
 
 
 def norm(p: Params, x_BTD: Float[Array, "*B D"], norm: spec.Norm) -> Float[Array, "*B D"]:
@@ -41,10 +41,10 @@ def linear(p: Params, x_BTD: Float[Array, "B T D"]) -> Float[Array, "B T E"]:
 def _is_read_alone(x_BTD: Array, weight_ED: Array) -> bool:
     """Return whether these are few rows on a CPU, times a matrix that takes time to read."""
     return (
-        0 < x_BTD.shape[0] * x_BTD.shape[1] <= _FEW
+        weight_ED.nbytes >= _LEAST_BYTES
+        and 0 < x_BTD.shape[0] * x_BTD.shape[1] <= _FEW
         and weight_ED.dtype in (torch.float32, torch.float64)
         and weight_ED.is_cpu
-        and weight_ED.nbytes >= _LEAST_BYTES
         and weight_ED.is_contiguous()
     )
 

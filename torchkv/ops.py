@@ -39,7 +39,7 @@ class Rule:
 
 def wide(dtype: torch.dtype) -> torch.dtype:
     """Return the dtype for sums and angles: at least float32, float64 for float64."""
-    return torch.promote_types(dtype, torch.float32)
+    return dtype if dtype == torch.float64 else torch.float32
 
 
 def rms_norm(
@@ -49,12 +49,12 @@ def rms_norm(
 
     The mean, and 1 + weight, in at least float32, the result in x's dtype.
     """
-    x = x_BTD.to(wide(x_BTD.dtype))
-    size = x.square().mean(-1, keepdim=True).add_(eps).sqrt_()
-    normed = x / size
+    up = wide(x_BTD.dtype)
     if plus_one:
-        return torch.addcmul(normed, normed, weight_D.to(x.dtype)).to(x_BTD.dtype)
-    return (normed * weight_D).to(x_BTD.dtype)
+        weight_D = weight_D.to(up) + 1
+    if x_BTD.dtype == weight_D.dtype == up:
+        return F.rms_norm(x_BTD, weight_D.shape, weight_D, eps)
+    return F.rms_norm(x_BTD.to(up), weight_D.shape, weight_D.to(up), eps).to(x_BTD.dtype)
 
 
 def layer_norm(
@@ -84,9 +84,9 @@ def rope_table(
 
     Angles are computed in float64 for every dtype: the table is small and made once a step.
     """
-    channel_R = torch.arange(0, rope.rotary_dim, 2, dtype=torch.float64, device=position_BT.device)
-    frequency_R = torch.pow(rope.theta, -channel_R / rope.rotary_dim)
-    frequency_BR = scale_frequencies(frequency_R, length_B, rope=rope)
+    channels, device = rope.rotary_dim, position_BT.device
+    down_R = torch.arange(0, -channels, -2, dtype=torch.float64, device=device) / channels
+    frequency_BR = scale_frequencies(torch.pow(rope.theta, down_R), length_B, rope=rope)
     angle_BTR = position_BT.double().unsqueeze(-1) * frequency_BR.unsqueeze(-2)
     circle_BTR = torch.polar(torch.full_like(angle_BTR, amplitude(rope)), angle_BTR)
     return circle_BTR.real.to(wide(dtype)), circle_BTR.imag.to(wide(dtype))
@@ -108,13 +108,17 @@ def apply_rope(
     pairs, width = cos_BTR.shape[-1], x_BTNH.shape[-1]
     turn_BT1R = torch.complex(cos_BTR, sin_BTR).unsqueeze(2)
     if interleaved:
-        turning, rest = x_BTNH.to(cos_BTR.dtype).split((2 * pairs, width - 2 * pairs), -1)
+        turning, rest = x_BTNH.to(cos_BTR.dtype).split_with_sizes(
+            (2 * pairs, width - 2 * pairs), -1
+        )
         turned = torch.view_as_complex(turning.unflatten(-1, (pairs, 2)).contiguous()) * turn_BT1R
         return torch.cat((torch.view_as_real(turned).flatten(-2), rest), -1).to(x_BTNH.dtype)
-    real, imaginary, rest = x_BTNH.to(cos_BTR.dtype).split((pairs, pairs, width - 2 * pairs), -1)
+    sizes = (pairs, pairs, width - 2 * pairs)
+    real, imaginary, rest = x_BTNH.to(cos_BTR.dtype).split_with_sizes(sizes, -1)
     turned = torch.complex(real, imaginary) * turn_BT1R
-    parts = (turned.real, turned.imag, rest) if rest.shape[-1] else (turned.real, turned.imag)
-    return torch.cat(parts, -1).to(x_BTNH.dtype)
+    halves_BTNH = torch.view_as_real(turned).mT.flatten(-2)
+    whole_BTNH = torch.cat((halves_BTNH, rest), -1) if width > 2 * pairs else halves_BTNH
+    return whole_BTNH.to(x_BTNH.dtype)
 
 
 def is_visible(
@@ -165,12 +169,16 @@ def group_queries(q_BTNH: Float[Array, "B T N H"], num_kv_heads: int) -> Float[A
 
     Token t of query head n = k * G + g stands in line g * T + t of head k.
     """
+    if q_BTNH.shape[1] == 1:
+        return q_BTNH.reshape(q_BTNH.shape[0], num_kv_heads, -1, q_BTNH.shape[3])
     q_BTKGH = q_BTNH.unflatten(2, (num_kv_heads, -1))
     return q_BTKGH.permute(0, 2, 3, 1, 4).flatten(2, 3)
 
 
 def ungroup(o_BKMH: Float[Array, "B K M H"], *, tokens: int) -> Float[Array, "B T N H"]:
     """Return the inverse of `group_queries`."""
+    if tokens == 1:
+        return o_BKMH.reshape(o_BKMH.shape[0], 1, -1, o_BKMH.shape[3])
     o_BKGTH = o_BKMH.unflatten(2, (-1, tokens))
     return o_BKGTH.flatten(1, 2).transpose(1, 2)
 

@@ -43,14 +43,16 @@ def embed(
         step: From `caches.begin`, for the positions.
         config: The model's.
     """
-    # Padding may be any number, also past either table: it reads row 0, and never reaches a real
-    # token.
-    x_BTD = F.embedding(ids_BT.masked_fill(~step.valid_BT, 0), params["embed"])
+    position_BT = step.position_BT
+    if step.start is None:
+        # Padding may be any number, also past either table: it reads row 0, and never reaches a
+        # real token.
+        ids_BT, position_BT = (x.masked_fill(~step.valid_BT, 0) for x in (ids_BT, position_BT))
+    x_BTD = F.embedding(ids_BT, params["embed"])
     if config.scaled_embedding:
         x_BTD = x_BTD * x_BTD.new_tensor(math.sqrt(config.width))
     if "position" in p:
-        place_BT = step.position_BT + config.position_offset
-        x_BTD = x_BTD + F.embedding(place_BT.masked_fill(~step.valid_BT, 0), p["position"])
+        x_BTD = x_BTD + F.embedding(position_BT + config.position_offset, p["position"])
     return norm(p["embed_norm"], x_BTD, config.norm) if "embed_norm" in p else x_BTD
 
 

@@ -12,11 +12,11 @@ from crosscheck.subjects.amplify import seed_of
 from crosscheck.subjects.protocol import Documented
 
 QUANTIZED = "a quantized cache rounds keys and values, so that cached and uncached logits differ"
+SHARED = "a quantized cache rounds by scales that may span the batch, so that rows are not alone"
 INEXACT = (
     "cache.full",
     "cache.partition",
     "cache.prefix",
-    "cache.rollback",
     "cache.program",
     "ragged.continue",
     "pad.left",
@@ -52,7 +52,8 @@ def adapt_model(
     told = {k: documentation(v) for k, v in (documented or {}).items()}
     if cache == "quantized":
         source = "transformers QuantizedCache, class docstring"
-        told = {k: Documented(QUANTIZED, source) for k in INEXACT} | told
+        rounded = {k: Documented(QUANTIZED, source) for k in INEXACT}
+        told = rounded | {"batch.rows": Documented(SHARED, source)} | told
     seed = seed_of(amplify)
     made = () if seed is None else (torch_amplify(model, seed),)
     notes = (*notes, *made, *_chosen(model))

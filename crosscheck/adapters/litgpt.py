@@ -47,14 +47,13 @@ def adapt_litgpt(model: Any, *, amplify: int | bool | None = None, **facts: Any)
         facts: As in `from_functions`.
     """
     config = model.config
-    window = getattr(config, "sliding_window_size", None)
     known = {
         "name": "litgpt GPT",
         "num_layers": config.n_layer,
         "kv_heads": config.n_query_groups,
         "max_positions": config.block_size,
         "vocab_size": config.padded_vocab_size,
-        "windows": (window,) * config.n_layer if window else (None,) * config.n_layer,
+        "windows": _windows(config),
         "persistent": True,
         "capacity": True,
     }
@@ -89,7 +88,11 @@ def _calls(model: Any) -> dict[str, Any]:
         mask = None if visible is None else additive(visible, dtype)
         at = tools.to_torch(np.arange(state.fed, end))
         with tools.quiet(), given_argument(blocks, "mask", 3, mask):
-            logits = model(ids_of(ids), input_pos=at, input_pos_maxp1=end)
+            try:
+                logits = model(ids_of(ids), input_pos=at, input_pos_maxp1=end)
+            except ValueError as error:
+                # A ring refuses a step that is longer than it is.
+                raise Refused(f"step: {ids.shape[1]} tokens: {error}") from None
         return tools.to_numpy(logits), replace(state, buffers=_taken(blocks), fed=end)
 
     def rollback(state: Held, length_B: NDArray) -> Held:
@@ -122,6 +125,15 @@ def _calls(model: Any) -> dict[str, Any]:
 
     verbs = (full, init, step, rollback, gather, kv, with_kv, capture, capture_step)
     return {f.__name__: f for f in verbs} | {"fork": lambda state: state}
+
+
+def _windows(config: Any) -> tuple[int | None, ...]:
+    """Return the window of each layer: those that the config's indices name."""
+    window = getattr(config, "sliding_window_size", None)
+    named = getattr(config, "sliding_window_indices", None)
+    if not window or named is None:
+        return (None,) * config.n_layer
+    return tuple(window if slides else None for slides in named)
 
 
 def _taken(blocks: list[Any]) -> tuple[tuple[Any, Any], ...]:

@@ -70,6 +70,23 @@ def influenced(trial: Trial) -> Iterator[Diagnosis]:
         yield Diagnosis(name, 0.85 if len(fits) == 1 else 0.7, words)
 
 
+def overrun(trial: Trial) -> Iterator[Diagnosis]:
+    """A step that wraps a ring reads all of it: its own later tokens, not what they displaced."""
+    info, windows = trial.info, set(trial.info.windows)
+    window = next(iter(windows)) if len(windows) == 1 else None
+    if not window or window < 3 or not info.capabilities >= {"cache", "chunk"}:
+        return
+
+    def whole_ring(query_w1: NDArray, key_S: NDArray, held: int) -> NDArray:
+        first = held + len(query_w1) - window
+        return (key_S >= first + 0 * query_w1) if first > 0 else key_S <= query_w1
+
+    cut = (window - 1, 2, 1)
+    if np.array_equal(_predicted(trial, whole_ring, cut), _measured(trial, cut)):
+        words = f"a step that wraps the ring of {window} reads all of it, its own later tokens too"
+        yield Diagnosis("mask.none.later", 0.9, words)
+
+
 def _measured(trial: Trial, cut: tuple[int, ...]) -> NDArray:
     """Return bool [T, T]: whether changing token j moves the logits of token i."""
     info, t = trial.info, sum(cut)

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crosscheck.diagnosis.recorder import Event, Text
+from crosscheck.errors import Refused
 from crosscheck.subjects import protocol
 from crosscheck.subjects.protocol import KV, SubjectInfo, describe
 
@@ -87,14 +88,22 @@ class Right:
     def after(self, text: Text) -> tuple[Entries, ...]:
         """Return the entries of each layer after this text."""
         if text not in self._held:
-            state = self.reference.init(1, room(len(text)))
-            for chunk in self._chunks(text):
-                _, state = self.reference.step(state, np.array([chunk], dtype=np.int32))
+            try:
+                state = self._fed(self._chunks(text), room(len(text)))
+            except Refused:
+                # A ring may take no step that is longer than it is.
+                state = self._fed([(token,) for token in text], room(len(text)))
             layers = range(self.info.num_layers)
             self._held[text] = tuple(
                 entries(self.reference.kv(state, layer), 0) for layer in layers
             )
         return self._held[text]
+
+    def _fed(self, chunks: Sequence[Text], capacity: int) -> Any:
+        state = self.reference.init(1, capacity)
+        for chunk in chunks:
+            _, state = self.reference.step(state, np.array([chunk], dtype=np.int32))
+        return state
 
     def _chunks(self, text: Text) -> Sequence[Text]:
         if not text or "chunk" in self.info.capabilities:

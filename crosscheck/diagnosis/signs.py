@@ -8,7 +8,7 @@ from crosscheck.diagnosis.trial import Trial
 from crosscheck.errors import CrosscheckError
 from crosscheck.results import Diagnosis
 
-MORE = (disorder.reordered, influence.influenced, carried.lost)
+MORE = (disorder.reordered, influence.influenced, influence.overrun, carried.lost)
 
 
 def signs(trial: Trial) -> list[Diagnosis]:

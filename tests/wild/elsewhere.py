@@ -7,7 +7,7 @@ in the environments of environments.txt.
 from tests.wild.models import DENSE, SIZES, causal_lm
 
 
-def litgpt_softcap(cap=5.0):
+def litgpt_softcap(cap=5.0, **window):
     """WF-10: with a soft cap a boolean mask is added to the scores, so that nothing is hidden."""
     import torch
     from litgpt import GPT, Config
@@ -23,6 +23,7 @@ def litgpt_softcap(cap=5.0):
         rotary_percentage=1.0,
         parallel_residual=False,
         attention_logit_softcapping=cap,
+        **window,
     )
     return GPT(config).double().eval(), {"amplify": True}
 
@@ -30,6 +31,11 @@ def litgpt_softcap(cap=5.0):
 def litgpt_llama():
     """Without a soft cap the same model is right."""
     return litgpt_softcap(None)
+
+
+def litgpt_ring():
+    """A later step of several tokens reads all of a ring, its own later tokens too."""
+    return litgpt_softcap(None, sliding_window_size=5, sliding_window_indices=[1, 1, 1])
 
 
 def x_transformers_shift(tokens=1):
@@ -145,6 +151,11 @@ def keras_hub_llama():
 def keras_hub_neox_jax():
     """WF-11, on keras's other backend."""
     return keras_lm("GPTNeoX", backend="jax", rotary_percentage=0.5)
+
+
+def keras_hub_llama_jax():
+    """WF-18, on keras's other backend."""
+    return keras_lm("Llama", backend="jax", num_key_value_heads=2)
 
 
 def keras_lm(family, *, backend="torch", **sizes):

@@ -13,6 +13,7 @@ from pathlib import Path
 from crosscheck.check import check
 from crosscheck.results import RelationResult
 from crosscheck.subjects.sources import load_subject
+from tests.wild import families
 
 TABLE = Path(__file__).parents[2] / "docs" / "findings.tsv"
 RELATIONS = (
@@ -20,7 +21,16 @@ RELATIONS = (
     *("cache.fork_gather", "cache.capacity", "pad.left", "pad.right", "ragged.continue"),
     *("window.ring", "pos.explicit"),
 )
-CACHES = ("dynamic", "static")
+GROUPS = "quantized&cache.q_group_size=8&cache.residual_length=64&cache.axis_key={0}"
+GROUPS += "&cache.axis_value={0}&cache.nbits={1}&cache.backend={2}"
+# A cache class of transformers, and what it is given.
+CACHES = {
+    "dynamic": "dynamic",
+    "static": "static",
+    "fp8": "quantized&cache.backend=fp8",
+    "quanto": GROUPS.format(0, 4, "quanto"),
+    "hqq": GROUPS.format(1, 8, "hqq"),
+}
 # Families of transformers that have been seen right, then those that have not.
 FAMILIES = """
     llama gpt2 mistral gemma2 gemma3_text qwen2 qwen3 gpt_neox gpt_neo opt falcon phi phi3 mixtral
@@ -40,29 +50,37 @@ def main() -> None:
     """Run what is asked for and is not in the table yet."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--families", default=",".join(FAMILIES.split()), help="comma-separated")
-    parser.add_argument("--caches", default=",".join(CACHES), help="comma-separated")
+    parser.add_argument("--caches", default="dynamic,static", help=", ".join(CACHES))
+    parser.add_argument("--package", choices=families.FAMILIES, help="its families instead")
     parser.add_argument("--subjects", default="", help="instead: PACKAGE=SUBJECT, comma-separated")
     parser.add_argument("--dtype", default="float64", help="whose rows are told")
     parser.add_argument("--budget", type=float, default=30.0, help="seconds a line")
     parser.add_argument("--table", type=Path, default=TABLE, help="where the lines go")
     options = parser.parse_args()
-    if options.subjects:
-        pairs = [pair.partition("=")[::2] for pair in options.subjects.split(",")]
-        lines = [(package, text, text.partition(":")[2], "own") for package, text in pairs]
-    else:
-        lines = [
-            ("transformers", f"hf-tiny:{family}?cache={cache}", family, cache)
-            for cache in options.caches.split(",")
-            for family in options.families.split(",")
-        ]
     there = {tuple(line.split("\t")[:4]) for line in _read(options.table)[1:]}
-    for package, text, family, cache in lines:
+    for package, text, family, cache in asked(options):
         key = (f"{package} {version(package)}", family, cache, options.dtype)
         if key not in there:
             began = time.monotonic()
             cells = hunted(text, options.budget, options.dtype)
             _write(options.table, "\t".join((*key, cells)))
             print(f"{time.monotonic() - began:5.1f} s  {' '.join(key)}: {cells}", flush=True)
+
+
+def asked(options: argparse.Namespace) -> list[tuple[str, str, str, str]]:
+    """Return package, subject, family and cache of each line that is asked for."""
+    if options.subjects:
+        pairs = [pair.partition("=")[::2] for pair in options.subjects.split(",")]
+        return [(package, text, text.partition(":")[2], "own") for package, text in pairs]
+    if options.package:
+        home = f"tests.wild.families:{options.package.replace('-', '_')}"
+        names = families.FAMILIES[options.package]
+        return [(options.package, f"{home}?of={name}", name, "own") for name in names]
+    return [
+        ("transformers", f"hf-tiny:{family}?cache={CACHES[cache]}", family, cache)
+        for cache in options.caches.split(",")
+        for family in options.families.split(",")
+    ]
 
 
 def hunted(text: str, budget_seconds: float, dtype: str) -> str:
@@ -78,7 +96,8 @@ def hunted(text: str, budget_seconds: float, dtype: str) -> str:
         )
     except Exception as error:
         # A family that can't be made tiny, or does not run here, is a line too.
-        return f"not run: {type(error).__name__}: {' '.join(str(error).split())[:120]}"
+        said = "".join(each for each in str(error) if each.isprintable() or each.isspace())
+        return f"not run: {type(error).__name__}: {' '.join(said.split())[:120]}"
     rows = [row for row in report.rows if row.dtype == dtype and row.verdict != "unsupported"]
     cells = " ".join(f"{row.name}={shown(row)}" for row in rows)
     return cells or "not run: it declares nothing that could be asked"
@@ -87,10 +106,14 @@ def hunted(text: str, budget_seconds: float, dtype: str) -> str:
 def shown(row: RelationResult) -> str:
     """Return what one relation showed: agrees, fail with its size and name, or why it can't tell.
 
+    A difference that the package documents, as that a cache rounds, is told as that.
+
     Without planted faults every agreement is blind, which in this table is said once, above it.
     """
     if row.verdict == "fail":
         worst = math.nan if row.worst is None else row.worst
+        if row.documented is not None:
+            return f"documented({worst:.0e})"
         named = row.diagnosis[0].fault if row.diagnosis else "unnamed"
         return f"fail({worst:.0e},{named})"
     agreed = row.verdict in ("pass", "blind") or (row.verdict == "inconclusive" and row.cases)

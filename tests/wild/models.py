@@ -112,8 +112,11 @@ def recurrent_gemma():
     return causal_lm(config), {"cache": "dynamic", "amplify": True}
 
 
-def flax_attention():
-    """WF-01: the training-time causal option stays on in decode, so only slot 0 is read."""
+def flax_attention(is_causal=True):
+    """WF-01: the training-time causal option stays on in decode, so only slot 0 is read.
+
+    With a mask in its place, and none in decode, it is right.
+    """
     import jax.numpy as jnp
     from flax import nnx
 
@@ -136,7 +139,9 @@ def flax_attention():
         def __call__(self, ids, *, decode=False):
             """Return logits; with decode, of one more token a row."""
             x = self.embed(ids)
-            return self.head(x + self.attention(x, is_causal=True, decode=decode))
+            mask = None if is_causal or decode else nnx.make_causal_mask(ids)
+            read = self.attention(x, mask=mask, is_causal=is_causal, decode=decode)
+            return self.head(x + read)
 
     return Decoder(), {"amplify": True}
 

@@ -99,8 +99,7 @@ def attend(
     Cost: writes 2*B*T*K*H elements; reads from the oldest slot that a query sees to the longest
     row's last, or nothing but the new tokens when the step is fresh.
     """
-    if rotate is not None:
-        q_BTNH, k_BTKH = rotate(q_BTNH, step.position_BT), rotate(k_BTKH, step.position_BT)
+    q_BTNH, k_BTKH = slots.turned(q_BTNH, k_BTKH, step, rotate)
     _write(site, step, k_BTKH, v_BTKH)
     if step.fresh:
         k_BTKH, v_BTKH = slots.new_values(k_BTKH, v_BTKH, expand, rank=site.rank)
@@ -115,8 +114,8 @@ def attend(
         )
         return out_BTNH, site
     first = 0 if rule.window is None else max(0, step.oldest + 1 - rule.window)
-    k_BKSH = site.k_BKSH[:, :, first : step.used]
-    v_BKSH = slots.values_of(site.k_BKSH, site.v_BKSH, rank=site.rank)[:, :, first : step.used]
+    v_BKSH = slots.values_of(site.k_BKSH, site.v_BKSH, rank=site.rank)
+    k_BKSH, v_BKSH = (x.narrow(2, first, step.used - first) for x in (site.k_BKSH, v_BKSH))
     if expand is not None:
         k_BKSH, v_BKSH = slots.expanded(k_BKSH, expand)
     if step.start is not None and q_BTNH.shape[1] == 1 and bias is None and rule.soft_cap is None:

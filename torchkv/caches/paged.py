@@ -113,8 +113,7 @@ def attend(
     Cost: writes 2*B*T*K*H elements and the copied pages; reads what `page_reads.attend_pages` says,
     or nothing but the new tokens when the step is fresh.
     """
-    if rotate is not None:
-        q_BTNH, k_BTKH = rotate(q_BTNH, step.position_BT), rotate(k_BTKH, step.position_BT)
+    q_BTNH, k_BTKH = slots.turned(q_BTNH, k_BTKH, step, rotate)
     plan: PagePlan = step.shared
     _copy_pages(site, plan)
     _write(site, step, plan.pages, k_BTKH, v_BTKH)

@@ -35,10 +35,10 @@ def write_slice(
     Raises:
         RuntimeError: start + T exceeds S; `begin` refuses such rows before.
     """
-    slots = slice(start, start + new_k_BTKH.shape[1])
-    k_BKSH[:, :, slots] = heads_first(new_k_BTKH)
+    tokens = new_k_BTKH.shape[1]
+    k_BKSH.narrow(2, start, tokens).copy_(heads_first(new_k_BTKH))
     if v_BKSH is not None and new_v_BTKH is not None:
-        v_BKSH[:, :, slots] = heads_first(new_v_BTKH)
+        v_BKSH.narrow(2, start, tokens).copy_(heads_first(new_v_BTKH))
 
 
 def write_slots(
@@ -73,16 +73,19 @@ def write_tokens(
 
 
 def turned(
-    q_BTNH: Float[Array, "B T N H"],
-    k_BTKH: Float[Array, "B T K H"],
+    q_BTNH: Float[Array, "B T N _"],
+    k_BTKH: Float[Array, "B T K _"],
     step: Step,
     rotate: Rotate | None,
-) -> tuple[Float[Array, "B T N H"], Float[Array, "B T K H"]]:
-    """Return queries and keys turned by their positions, both at once."""
+) -> tuple[Float[Array, "B T N _"], Float[Array, "B T K _"]]:
+    """Return queries and keys turned by their positions, both at once if they are as wide."""
     if rotate is None:
         return q_BTNH, k_BTKH
+    if q_BTNH.shape[3] != k_BTKH.shape[3]:
+        return rotate(q_BTNH, step.position_BT), rotate(k_BTKH, step.position_BT)
     both_BTNH = rotate(torch.cat((q_BTNH, k_BTKH), 2), step.position_BT)
-    return both_BTNH[:, :, : q_BTNH.shape[2]], both_BTNH[:, :, q_BTNH.shape[2] :]
+    q_BTNH, k_BTKH = both_BTNH.split_with_sizes((q_BTNH.shape[2], k_BTKH.shape[2]), 2)
+    return q_BTNH, k_BTKH
 
 
 def first(step: Step, bias: Bias | None) -> Int[Array, "B S"] | None:

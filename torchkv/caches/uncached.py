@@ -85,8 +85,7 @@ def attend(
             "attend: the uncached layout keeps nothing, so a step must be fresh. Feed the whole "
             "text."
         )
-    if rotate is not None:
-        q_BTNH, k_BTKH = rotate(q_BTNH, step.position_BT), rotate(k_BTKH, step.position_BT)
+    q_BTNH, k_BTKH = slots.turned(q_BTNH, k_BTKH, step, rotate)
     k_BTKH, v_BTKH = slots.new_values(k_BTKH, v_BTKH, expand, rank=site.rank)
     out_BTNH = slots.attend_fresh(
         q_BTNH,

@@ -119,8 +119,7 @@ def attend(
     Cost: writes 2*B*min(T, C)*K*H elements; reads the ring's used slots, and for a long chunk a
     copy of them joined with the chunk.
     """
-    if rotate is not None:
-        q_BTNH, k_BTKH = rotate(q_BTNH, step.position_BT), rotate(k_BTKH, step.position_BT)
+    q_BTNH, k_BTKH = slots.turned(q_BTNH, k_BTKH, step, rotate)
     if step.fresh:
         out_BTNH = slots.attend_fresh(
             q_BTNH,
