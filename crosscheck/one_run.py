@@ -93,7 +93,8 @@ class Run:
         if self.reference is not None:
             pair = examine(self.candidate, self.reference, seed=self.seed)
             self.oracle = oracles["parity"] = pair
-            self.notes += describe(self.reference).notes
+            theirs = describe(self.reference).notes
+            self.notes += [f"reference: {note}" for note in theirs if note not in self.notes]
         if self.is_patient:
             self.clock.stretch(EXAMINATIONS * self.clock.spent, longest=LONGEST)
         for axis, oracle in oracles.items():

@@ -96,7 +96,8 @@ def hunted(text: str, budget_seconds: float, dtype: str) -> str:
         )
     except Exception as error:
         # A family that can't be made tiny, or does not run here, is a line too.
-        return f"not run: {type(error).__name__}: {' '.join(str(error).split())[:120]}"
+        said = "".join(each for each in str(error) if each.isprintable() or each.isspace())
+        return f"not run: {type(error).__name__}: {' '.join(said.split())[:120]}"
     rows = [row for row in report.rows if row.dtype == dtype and row.verdict != "unsupported"]
     cells = " ".join(f"{row.name}={shown(row)}" for row in rows)
     return cells or "not run: it declares nothing that could be asked"

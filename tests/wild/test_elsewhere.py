@@ -111,6 +111,8 @@ def test_what_is_right_raises_no_alarm(name, tmp_path):
         ("litgpt_softcap", "litgpt", ""),
         ("litgpt_ring_chunks", "litgpt", ""),
         ("x_transformers_shift", "xt", ""),
+        ("x_transformers_forget", "xt", ""),
+        ("x_transformers_orthog", "xt", ""),
         ("quantized_gather", "q524", ""),
         ("quantized_crop", "q524", ""),
     ],
