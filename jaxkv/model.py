@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Int
 from jaxkv import caches, ops
 from jaxkv.block import Dropout, Tap
 from jaxkv.caches import Cache, Source
-from jaxkv.linear import linear, norm
+from jaxkv.linear import linear, norm, tied
 from jaxkv.spec import config as spec
 from jaxkv.spec.errors import RequestError, ShapeError
 from jaxkv.stack import embed, no_tap, run_layers
@@ -305,7 +305,7 @@ def project(
     if config.scaled_head:
         x_BTD = x_BTD * jnp.asarray(config.width**-0.5, x_BTD.dtype)
     if config.tied_head:
-        logits_BTV = jnp.einsum("BTD,VD->BTV", x_BTD, params["embed"])
+        logits_BTV = tied(params["embed"], x_BTD)
         if config.head_bias:
             logits_BTV = logits_BTV + params["head_bias"]
     else:

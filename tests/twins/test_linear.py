@@ -57,6 +57,18 @@ def test_other_products_stay_whole_in_jax(shape, outputs):
     assert f"f64[4,56,{outputs}]" not in compare_in_jax((*shape, 224), outputs, biased=False)
 
 
+@pytest.mark.parametrize("shape", [(1, 1), (1, 4), (8, 1), (5, 4)], ids=str)
+def test_a_tied_head_gives_the_products_of_tokens_with_the_table_in_jax(shape):
+    made = np.random.default_rng(6)
+    table_VD, x_BTD = made.normal(size=(600, 224)), made.normal(size=(*shape, 224))
+
+    compiled = jax.jit(in_jax.tied).lower(table_VD, x_BTD).compile()
+
+    np.testing.assert_allclose(compiled(table_VD, x_BTD), x_BTD @ table_VD.T, 1e-10, 1e-10)
+    few = 1 < shape[0] * shape[1] <= 16
+    assert (f"f64[600,{shape[0] * shape[1]}]" in (compiled.as_text() or "")) == few
+
+
 def compare_in_jax(shape, outputs, *, biased) -> str:
     """Compare a product with numpy's and return the compiled program."""
     made = np.random.default_rng(5)
