@@ -57,9 +57,7 @@ CLEAN = {
 def report_of(name, environment, folder, relations="core"):
     """Run the command line in an environment; return the report as data."""
     out = folder / f"{name}.json"
-    # Under jit nearly all of the time is compiling, for each size anew.
-    budget = "240s" if name.endswith("_jax") else "600s"
-    options = ["--dtypes", "float64", "--budget", budget, "--json", str(out), "--save", str(folder)]
+    options = ["--dtypes", "float64", "--budget", "600s", "--json", str(out), "--save", str(folder)]
     options += ["--relations", relations]
     command = [str(python(environment)), "-m", "crosscheck", "run", f"tests.wild.elsewhere:{name}"]
     known = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
