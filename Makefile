@@ -5,7 +5,7 @@ READY := .venv/.ready
 MODEL := .venv/.model
 # Tests run programs that are too small to share among threads: one process a core does better.
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
-EACH_CORE := -n auto --dist loadfile
+EACH_CORE := -n auto --dist loadfile --no-loadscope-reorder
 # What another release of a framework would break first: formulas, programs, the twins' parity.
 QUICK := tests/reference tests/compiled tests/weights tests/parity/test_twins_and_oracle.py
 

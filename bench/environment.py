@@ -54,13 +54,21 @@ def words(found: dict[str, Any]) -> str:
 
 
 def processor() -> str:
-    """Return the processor's name, or the architecture where the system does not tell."""
+    """Return the processor's name, or the architecture where the system does not tell.
+
+    A virtual machine's often lacks the generation ("AMD EPYC"), which family and model tell.
+    """
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return platform.processor() or platform.machine()
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
+    pairs = (line.split(":", 1) for line in lines if ":" in line)
+    # The first of several processors, which stands last here.
+    told = {name.strip(): value.strip() for name, value in reversed([*pairs])}
+    if "model name" not in told:
+        return platform.machine()
+    which = [told[name] for name in ("cpu family", "model") if name in told]
+    return f"{told['model name']} (family {' model '.join(which)})" if which else told["model name"]
 
 
 def threads() -> str:

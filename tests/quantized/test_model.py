@@ -111,9 +111,11 @@ def test_generation_is_the_same_in_one_program_step_by_step_and_streamed(cell):
     """Prefill and loop are one jit; ragged rows, far past the residual and the window."""
     subject, prompts = subject_of(cell), [[5, 6, 7], list(range(20, 37)), [9]]
 
-    whole = subject.generate(prompts, 14)
+    # One program for both budgets.
+    kept = {"keep_cache": True, "capacity": 64}
+    whole = subject.generate(prompts, 14, **kept)
     streamed = list(subject.stream(prompts, 14))
-    first = subject.generate(prompts, 6, keep_cache=True, capacity=64)
+    first = subject.generate(prompts, 6, **kept)
     last = [[row[-1]] for row in first.new_tokens]
     rest = subject.generate(last, 8, cache=first.cache, consume=True)
 

@@ -9,8 +9,8 @@ import numpy as np
 from tests.real.probe import PRIDE
 
 LAYOUTS = {"contiguous": None, "paged": 16}
-# Few widths and one batch: each is a program of 30 layers to compile.
-PARTITIONS = {"whole": [64], "ones": [56] + [1] * 8, "chunks": [8] * 8}
+# Few widths, one of them first, and one batch: each is a program of 30 layers to compile.
+PARTITIONS = {"whole": [64], "ones": [56] + [1] * 8, "chunks": [40] + [8] * 3}
 
 
 def main(twin: str) -> None:

@@ -24,18 +24,19 @@ def three_rows(cell):
 
 
 def test_rows_that_end_at_steps_1_and_3_and_never_stop_each_for_itself(cell):
-    """KV-72: 5 steps with the last row, 3 without it; log-probabilities stop too."""
+    """KV-72: 5 steps with the last row, 3 where it has no budget; log-probabilities stop too."""
     prompts, ends, free = three_rows(cell)
 
     three = cell.subject.generate(prompts, 5, end_ids=ends, logprobs=True)
-    two = cell.subject.generate(prompts[:2], 5, end_ids=ends, logprobs=True)
+    two = cell.subject.generate(prompts, [5, 5, 0], end_ids=ends, logprobs=True)
 
     assert three.new_tokens == [free[0][:1], free[1][:3], free[2]]
-    assert two.new_tokens == three.new_tokens[:2]
+    assert two.new_tokens == [*three.new_tokens[:2], []]
     assert [len(row) for row in three.logprobs] == [1, 3, 5]
     assert three.forwarded_positions_B.tolist() == [4, 4 + 2, 4 + 4]
     items = [
-        list(cell.subject.stream(rows, 5, end_ids=ends, steps=1)) for rows in (prompts, prompts[:2])
+        list(cell.subject.stream(prompts, budgets, end_ids=ends, steps=1))
+        for budgets in (5, [5, 5, 0])
     ]
     assert [len(each) for each in items] == [5, 3]
 

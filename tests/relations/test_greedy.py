@@ -45,7 +45,7 @@ def test_a_continued_cache_gives_the_ids_of_one_long_run(cell):
     subject = cell.subject
     prompts = [ids_of(cell, 1, batch=1, length=n)[0].tolist() for n in (5, 2, 7)]
 
-    whole = subject.generate(prompts, 10)
+    whole = subject.generate(prompts, 10, keep_cache=True, capacity=64)
     first = subject.generate(prompts, 4, keep_cache=True, capacity=64)
     last = [[row[-1]] for row in first.new_tokens]
     second = subject.generate(last, 6, cache=first.cache, consume=True)

@@ -62,8 +62,9 @@ def test_a_continued_cache_draws_as_one_long_run(cell):
     asked = {**drawn(cell), "seeds": [8, 9]}
     prompts = [ROW, OTHERS[0]]
 
-    whole = cell.subject.generate(prompts, 10, **asked).new_tokens
-    first = cell.subject.generate(prompts, 4, keep_cache=True, capacity=64, **asked)
+    kept = {"keep_cache": True, "capacity": 64}
+    whole = cell.subject.generate(prompts, 10, **kept, **asked).new_tokens
+    first = cell.subject.generate(prompts, 4, **kept, **asked)
     last = [[row[-1]] for row in first.new_tokens]
     second = cell.subject.generate(last, 6, cache=first.cache, consume=True, **asked)
 
