@@ -184,10 +184,17 @@ def verdict_line(report: Report, verdict: str) -> str:
     cases = sum(row.cases for row in report.rows)
     faults = dict.fromkeys(row.diagnosis[0].fault for row in report.rows if row.diagnosis)
     named = f", most likely {' and '.join(faults)}" if faults else ""
+    named += unchecked(report) if verdict == "pass" else ""
     return (
         f"{verdict.upper()}: {MEANING[exit_code(verdict)]}{named}. {told or 'nothing was run'}; "
         f"{cases:,} cases, {report.seconds:.1f} s"
     )
+
+
+def unchecked(report: Report) -> str:
+    """Return what a reader of a pass would take for checked and was not; "" for nothing."""
+    closed = any(row.name == "pad.left" and row.verdict == "unsupported" for row in report.rows)
+    return "; padding was not checked" if closed else ""
 
 
 def diagnosis_lines(diagnosis: Iterable[Diagnosis]) -> Iterator[str]:
