@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from crosscheck.compare import Comparison, compare
-from crosscheck.errors import BudgetEnded, CrosscheckError, Refused
+from crosscheck.errors import CrosscheckError, Refused
 from crosscheck.judge import UNIT_ROUNDOFF, dtype_kind
 from crosscheck.levels import Bitwise, Bounded, Semantic, Tolerance
 from crosscheck.oracle_ratio import Ratio
@@ -47,8 +47,6 @@ class Outcome:
     @property
     def killed(self) -> bool:
         """Whether a fault planted here would have been seen with room to spare."""
-        if isinstance(self.error, BudgetEnded):
-            return False
         return self.verdict == "error" or (self.verdict == "fail" and self.severity >= KILL)
 
 
