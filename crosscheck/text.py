@@ -185,6 +185,7 @@ def verdict_line(report: Report, verdict: str) -> str:
     faults = dict.fromkeys(row.diagnosis[0].fault for row in report.rows if row.diagnosis)
     named = f", most likely {' and '.join(faults)}" if faults else ""
     seen = f" ({words})" if (words := seen_words(report.rows)) else ""
+    named += unchecked(report) if verdict == "pass" else ""
     return (
         f"{verdict.upper()}: {MEANING[exit_code(verdict)]}{named}. {told or 'nothing was run'}"
         f"{seen}; {cases:,} cases, {report.seconds:.1f} s"
@@ -213,6 +214,12 @@ def _unplanted(row: RelationResult, gates: Set[str]) -> str:
     if row.dtype not in gates:
         return f"in {row.dtype}"
     return "(parity)" if row.axis == "parity" else row.name
+
+
+def unchecked(report: Report) -> str:
+    """Return what a reader of a pass would take for checked and was not; "" for nothing."""
+    closed = any(row.name == "pad.left" and row.verdict == "unsupported" for row in report.rows)
+    return "; padding was not checked" if closed else ""
 
 
 def diagnosis_lines(diagnosis: Iterable[Diagnosis]) -> Iterator[str]:

@@ -93,7 +93,7 @@ class Engine:
 
         from torchkv import caches
 
-        saved = caches.peek(path)
+        saved = caches.peek(path, tenant=self.tenant)
         reused = command_cache.reused_of(saved, prompt_ids, path)
         names = ("layout", "page_size", "slack")
         form = {name: self.asked[name] for name in names if self.asked[name] is not None}

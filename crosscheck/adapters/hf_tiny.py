@@ -57,6 +57,8 @@ SIZES: dict[str, Any] = {
     "type_vocab_size": 2,
     "conv_L_cache": 3,
 }
+# What fits beside a run's copies: 2e9 bytes in float64.
+MOST_PARAMETERS = 250_000_000
 OWN_WEIGHTS = "random weights of the package's own initialization: faults may hardly show"
 DEPTHS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 DROPS = ("dropout", "pdrop", "drop_prob")
@@ -91,6 +93,8 @@ def tiny_subject(family: str, **options: Any) -> CausalLM:
         model = _made(config, attn).to(getattr(torch, dtype)).eval()
     kept = amplify in ("no", "false", False)
     notes = (OWN_WEIGHTS,) if kept else ()
+    if type(config) is not _config_class(family):
+        notes += (f"{family} is made of parts: this is its text decoder, {config.model_type}",)
     if "window" in options and not hasattr(config, "sliding_window"):
         notes += (f"{family} has no window: window={options['window']} changes nothing",)
     hints |= {"amplify": None if kept else seed, "notes": notes}
@@ -99,26 +103,20 @@ def tiny_subject(family: str, **options: Any) -> CausalLM:
 
 
 def tiny_config(family: str, **given: Any) -> Any:
-    """Return a config of the family with tiny sizes.
+    """Return a config of the family with tiny sizes; of a family made of parts, its decoder's.
 
     Raises:
         CrosscheckError: transformers has no such family, or its config refuses the sizes.
     """
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-
-    name = family.replace("-", "_") if family not in CONFIG_MAPPING else family
-    if name not in CONFIG_MAPPING:
-        name = family.replace("_", "-")
-    if name not in CONFIG_MAPPING:
-        raise CrosscheckError(_unknown(family, list(CONFIG_MAPPING)))
-    maker: Any = CONFIG_MAPPING[name]
+    maker = _decoder_class(_config_class(family))
     known = inspect.signature(maker.__init__).parameters
     window = given.pop("window", None)
     if window is not None and "sliding_window" in known:
         given["sliding_window"] = window
     depth = int(given.pop("layers", 4))
     _check_fields(family, depth, given, list(known))
-    sizes = SIZES | dict.fromkeys(DEPTHS, depth) | SPECIAL.get(name.replace("-", "_"), {})
+    special = SPECIAL.get(maker.model_type.replace("-", "_"), {})
+    sizes = SIZES | dict.fromkeys(DEPTHS, depth) | special
     if "kv_lora_rank" in known:
         sizes["num_key_value_heads"] = HEADS
     chosen = {k: v for k, v in sizes.items() if k in known}
@@ -129,6 +127,25 @@ def tiny_config(family: str, **given: Any) -> Any:
     except Exception as error:
         said = " ".join(str(error).split())[:200]
         raise CrosscheckError(f"hf-tiny: {family}: {type(error).__name__}: {said}") from None
+
+
+def _config_class(family: str) -> Any:
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+    for name in (family, family.replace("-", "_"), family.replace("_", "-")):
+        if name in CONFIG_MAPPING:
+            return CONFIG_MAPPING[name]
+    raise CrosscheckError(_unknown(family, list(CONFIG_MAPPING)))
+
+
+def _decoder_class(own: Any) -> Any:
+    """Return the config class of the text decoder that a family of several parts has, or its own.
+
+    The parts' sizes are not this config's: the whole of gemma3 would take 20e9 bytes.
+    """
+    if "text_config" not in getattr(own, "sub_configs", {}):
+        return own
+    return type(own().get_text_config())
 
 
 def _check_fields(family: str, depth: int, given: dict[str, Any], known: list[str]) -> None:
@@ -144,7 +161,25 @@ def _check_fields(family: str, depth: int, given: dict[str, Any], known: list[st
 
 
 def _made(config: Any, attn: str | None) -> Any:
+    """Return the model, made only after its size is known: some families have sizes of their own.
 
+    Raises:
+        CrosscheckError: It is too large, or the family refuses the sizes or the attention.
+    """
+    torch = torch_module()
+    with torch.device("meta"):
+        drawn = _drawn(config, attn)
+    parameters = sum(each.numel() for each in drawn.parameters())
+    if parameters > MOST_PARAMETERS:
+        raise CrosscheckError(
+            f"hf-tiny: {config.model_type} would have {parameters:,} parameters, expected at most "
+            f"{MOST_PARAMETERS:,}: it has sizes that are not known here. Name its text model "
+            "instead, or give fields of its config: hf-tiny:FAMILY?FIELD=NUMBER."
+        )
+    return _drawn(config, attn)
+
+
+def _drawn(config: Any, attn: str | None) -> Any:
     maker, refused = _maker(config), None
     for wanted in (attn,) if attn else ("sdpa", "eager"):
         try:

@@ -33,6 +33,7 @@ def view_report(data: Mapping[str, Any]) -> dict[str, Any]:
         "against": data["against"],
         "verdict": data["verdict"],
         "meaning": MEANING,
+        "unchecked": _unchecked(rows),
         "oracle": data["oracle"],
         "notes": data["notes"],
         "seconds": data["seconds"],
@@ -68,6 +69,13 @@ def _row(row: Mapping[str, Any]) -> dict[str, Any]:
         "noise": bool(curve and curve.get("noise")),
         "margins": "" if curve is None else plots.margin_strip(curve),
     }
+
+
+def _unchecked(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return what a reader of a pass would take for checked and was not; "" for nothing."""
+    closed = (row for row in rows if row["verdict"] == "unsupported")
+    reason = next((row["reason"] for row in closed if row["relation"] == "pad.left"), "")
+    return reason and f"Padding was not checked: {reason}."
 
 
 def where(divergence: Mapping[str, Any]) -> str:

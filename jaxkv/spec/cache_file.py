@@ -14,7 +14,6 @@ _REMEDY = {
     "dtype": "Load the model in the file's dtype, or compute",
     "layout": "Ask for the file's layout, or compute",
     "adapter": "Ask for the file's adapter, or compute",
-    "tenant": "Ask as the tenant that saved it, or compute",
 }
 
 
@@ -66,16 +65,20 @@ def write_notes(
     }
 
 
-def read_notes(function: str, twin: str, notes: Mapping[str, str]) -> Saved:
-    """Return what the notes of a file say.
+def read_notes(function: str, twin: str, notes: Mapping[str, str], *, tenant: str) -> Saved:
+    """Return what the notes of a file say, to the tenant who saved it alone.
+
+    Whoever else asks is told that it is another's, and neither whose nor anything of its text: a
+    tenant's name is a salt, and a text is read out of messages token by token.
 
     Args:
         function: For messages: who asks.
         twin: Whose file it should be.
         notes: Of the file.
+        tenant: Who asks to read it.
 
     Raises:
-        SourceError: It is no cache, the other twin's, or of another version.
+        SourceError: It is no cache, the other twin's, of another version, or another tenant's.
     """
     found, wanted = notes.get("format", "none"), f"{twin}-{FORMAT}"
     if found != wanted:
@@ -89,13 +92,22 @@ def read_notes(function: str, twin: str, notes: Mapping[str, str]) -> Saved:
             f"{VERSION}. Use the program that wrote it, or compute the cache anew."
         )
     try:
-        names = ("identity", "tokens", "encoder", "form")
-        identity, tokens, encoder, form = (json.loads(notes[name]) for name in names)
-    except (KeyError, json.JSONDecodeError) as error:
+        identity = json.loads(notes["identity"])
+        _check_tenant(function, identity["tenant"], tenant)
+        tokens, encoder, form = (json.loads(notes[name]) for name in ("tokens", "encoder", "form"))
+    except (KeyError, TypeError, json.JSONDecodeError) as error:
         raise SourceError(
             f"{function}: the file's notes are damaged ({error!r}). Save again."
         ) from error
     return Saved(identity, tokens, encoder, form)
+
+
+def _check_tenant(function: str, owner: str, tenant: str) -> None:
+    if owner != tenant:
+        raise SourceError(
+            f"{function}: tenant is {tenant!r}, expected the one that saved the file. Ask as the "
+            "tenant that saved it, or compute the cache anew."
+        )
 
 
 def check_saved(

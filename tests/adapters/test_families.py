@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from crosscheck.adapters.hf_tiny import tiny_subject
+from crosscheck.errors import CrosscheckError
 from tests.adapters.programs import TOKENS, apart, fed, texts
 from tests.conftest import DEEP
 
@@ -49,3 +50,20 @@ def test_eager_only_families_say_why_they_take_no_padding(family):
     assert not {"left_pad", "right_pad", "count"} & info.capabilities
     assert info.absent["left_pad"].startswith("eager attention is its only one, NaN on padding")
     assert "left_pad" in tiny_subject(family, attn="eager").info.capabilities
+
+
+def test_a_family_made_of_parts_is_its_text_decoder_with_tiny_sizes():
+    whole, decoder = tiny_subject("gemma3"), tiny_subject("gemma3_text")
+
+    assert whole.info.notes[0] == "gemma3 is made of parts: this is its text decoder, gemma3_text"
+    assert sum(p.numel() for p in whole.model.parameters()) < 1e5
+    assert apart(whole.full(texts(whole)), decoder.full(texts(decoder))) == 0
+
+
+def test_a_family_whose_sizes_are_not_known_is_refused_before_it_takes_memory():
+    refused = (
+        r"hf-tiny: blt would have 4,\d{3},\d{3},\d{3} parameters, expected at most 250,000,000: "
+    )
+
+    with pytest.raises(CrosscheckError, match=refused):
+        tiny_subject("blt")

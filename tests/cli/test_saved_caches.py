@@ -77,7 +77,7 @@ def test_text_printed_beside_a_save_or_after_a_load_is_that_of_the_json(twin, ca
 REFUSED = {
     "another text": (["--prompt", "3 1 4 2 5 6"], "whose token 3 is 1, 2 in the prompt."),
     "a shorter text": (["--prompt", "3 1"], "whose token 2 is 4, where the prompt has ended."),
-    "another tenant": (["--tenant", "b"], "load: tenant is 'a' in the file, 'b' asked for"),
+    "another tenant": (["--tenant", "b"], "'b', expected the one that saved the file."),
     "another layout": (["--layout", "window"], "load: layout is 'paged' in the file, 'window'"),
     "another page size": (["--page-size", "8"], "page_size=4) in the file, "),
     "another dtype": (
@@ -113,6 +113,29 @@ def test_a_cache_of_something_else_is_refused_in_one_line(twin, case, kept, caps
     assert code == 2
     assert len(lines) == 1
     assert message in lines[0]
+
+
+GUESSES = {
+    "right text": [],
+    "wrong text": ["--prompt", "9 9 9 9 9 9"],
+    "short text": ["--prompt", "9"],
+    "another layout": ["--layout", "window"],
+    "another dtype": ["--dtype", "float32"],
+    "no name": ["--tenant", ""],
+}
+
+
+def test_whatever_another_tenant_tries_the_answer_tells_nothing_of_the_file(twin, kept, capsys):
+    """Told of the first other token, a loop over prompts would read the whole text."""
+    told = set()
+
+    for guess in GUESSES.values():
+        code = main(twin, *FIRST, "--load-cache", kept, "--tenant", "mallory", *guess)
+        told.add((code, capsys.readouterr().err.replace("''", "'mallory'")))
+
+    ((code, line),) = told
+    assert code == 2
+    assert "tenant is 'mallory', expected the one that saved the file." in line
 
 
 def test_a_model_with_an_encoder_keeps_no_file(twin):

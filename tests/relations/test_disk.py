@@ -98,7 +98,6 @@ OTHER = [
     ("dtype", "float32", "dtype is 'float64' in the file, 'float32' asked for"),
     ("layout", "window", "layout is 'paged' in the file, 'window' asked for"),
     ("adapter", "b", "adapter is '' in the file, 'b' asked for"),
-    ("tenant", "b", "tenant is '' in the file, 'b' asked for"),
     ("max_positions", 511, "config.max_positions is 512 in the file, 511 asked for"),
     (
         "rope",
@@ -112,7 +111,6 @@ REMEDY = {
     "dtype": "Load the model in the file's dtype, or compute",
     "layout": "Ask for the file's layout, or compute",
     "adapter": "Ask for the file's adapter, or compute",
-    "tenant": "Ask as the tenant that saved it, or compute",
 }
 
 
@@ -129,6 +127,36 @@ def test_another_identity_is_refused_by_the_name_of_the_field(
         )
 
     assert str(error.value) == f"load: {message}. {REMEDY.get(field, 'Compute')} the cache anew."
+
+
+@one_a_twin
+def test_another_tenant_is_told_neither_whose_a_file_is_nor_anything_of_its_text(cell, tmp_path):
+    path, own = tmp_path / "c.safetensors", dataclasses.replace(owner(cell), tenant="salt")
+    subject, _, state, texts = filled(cell)
+    caches = module(cell, "caches")
+    caches.save(state, path, identity=own, tokens=texts)
+    like, mallory = subject.init(BATCH, CAPACITY), dataclasses.replace(own, tenant="mallory")
+    small, other = subject.init(BATCH, CAPACITY - 1), changed(cell, "dtype", "float32")
+    other = dataclasses.replace(other, tenant="mallory")
+    tries = {
+        "peek": lambda: caches.peek(path, tenant="mallory"),
+        "right text": lambda: caches.load(path, like, identity=mallory, tokens=texts),
+        "wrong text": lambda: caches.load(path, like, identity=mallory, tokens=[[1]] * BATCH),
+        "wrong form": lambda: caches.load(path, small, identity=mallory),
+        "wrong dtype": lambda: caches.load(path, like, identity=other),
+    }
+
+    told = set()
+    for attempt in tries.values():
+        with pytest.raises(SourceError) as error:
+            attempt()
+        told.add(str(error.value).split(": ", 1)[1])
+
+    assert told == {
+        "tenant is 'mallory', expected the one that saved the file. Ask as the tenant that saved "
+        "it, or compute the cache anew."
+    }
+    assert caches.peek(path, tenant="salt").tokens == texts
 
 
 @cells

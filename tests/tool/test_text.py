@@ -203,3 +203,12 @@ def test_wrapped_lines_fit_and_lose_no_word(width):
 
 def test_without_a_terminal_a_line_stays_whole():
     assert wrapped("a " * 200, 0) == ["a " * 200]
+
+
+def test_a_pass_without_padding_says_so_and_a_pass_of_chosen_relations_does_not():
+    closed = RelationResult("pad.left", "unsupported", reason="no mask")
+    opened = RelationResult("pad.left", "pass", 3e-15, 4e-16, 12, kills=("a.b",))
+
+    assert "; padding was not checked. " in lines_of(PASSING, closed, verdict="pass")[-1]
+    assert "padding" not in lines_of(PASSING, opened, verdict="pass")[-1]
+    assert "padding" not in lines_of(PASSING, verdict="pass")[-1]

@@ -102,7 +102,8 @@ def load(
     check_encoder("load", encoder, None if _source_lengths(like) is None else [])
     try:
         with _open("load", path) as file:
-            saved = read_notes("load", "torchkv", file.metadata() or {})
+            notes = file.metadata() or {}
+            saved = read_notes("load", "torchkv", notes, tenant=identity.tenant)
             check_saved(saved, identity, tokens, encoder, _form(like))
             arrays = {
                 name: file.get_tensor(name).to(array.device) for name, array in _named(like).items()
@@ -118,14 +119,20 @@ def load(
     return cache
 
 
-def peek(path: str | Path) -> Saved:
+def peek(path: str | Path, *, tenant: str = "") -> Saved:
     """Return what a saved cache says of itself: identity, texts and form; no array is read.
 
+    Args:
+        path: The file.
+        tenant: Whose it is, as `identity_of` was told when it was saved: nobody else is told a
+            thing of it.
+
     Raises:
-        SourceError: The file is missing, damaged, no cache, or of another version or twin.
+        SourceError: The file is missing, damaged, no cache, of another version or twin, or of
+            another tenant.
     """
     with _open("peek", path) as file:
-        return read_notes("peek", "torchkv", file.metadata() or {})
+        return read_notes("peek", "torchkv", file.metadata() or {}, tenant=tenant)
 
 
 def _open(function: str, path: str | Path) -> Any:
