@@ -170,8 +170,23 @@ def test_a_run_without_a_budget_gives_a_model_of_slow_questions_more(monkeypatch
     monkeypatch.setattr("crosscheck.one_run.EXAMINATIONS", 1e9)
     quick(Toy(), "cache.full", budget_seconds=None)
     quick(Toy(), "cache.full", budget_seconds=20.0)
+    quick(Toy(), "cache.full", budget_seconds=20.0, stretch=True)
 
-    assert [clock.seconds for clock in clocks] == [60.0, 600.0, 20.0]
+    assert [clock.seconds for clock in clocks] == [60.0, 600.0, 20.0, 600.0]
+    # What the questions took is not taken from what they ask for.
+    assert [clock.free > 0 for clock in clocks] == [True, True, False, True]
+
+
+def test_a_stretched_budget_counts_from_where_it_was_stretched(looks):
+    clock = Clock(10.0)
+    looks.seconds += 30.0
+    clock.stretch(20.0, longest=15.0)
+    looks.seconds += 7.5
+
+    assert clock.share == pytest.approx(0.5, abs=1e-3)
+    assert clock.left == pytest.approx(7.5, abs=1e-2)
+    assert clock.until(1.0) - looks.seconds == pytest.approx(7.5, abs=1e-2)
+    assert clock.spent == pytest.approx(37.5, abs=1e-2)
 
 
 def test_what_other_relations_leave_of_the_budget_goes_to_those_whose_share_was_too_small(
