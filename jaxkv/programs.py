@@ -12,6 +12,8 @@ import jax
 # XLA picks 256-bit vectors by default; on the measured CPUs the matrix products of a decode step
 # gain from 512.
 _CPU_OPTIONS = {"xla_cpu_prefer_vector_width": 512}
+# JAX's own patience with another process is ten times that.
+_LOCK_SECONDS = 1.0
 
 
 class Programs:
@@ -78,4 +80,22 @@ def keep(folder: Path | None, *, most_bytes: int) -> None:
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     # JAX limits the folder with this package only, and raises without it.
     if find_spec("filelock"):
+        _mend(folder)
         jax.config.update("jax_compilation_cache_max_size", most_bytes)
+
+
+def _mend(folder: Path) -> None:
+    """Delete programs that an interrupted process did not write to their end.
+
+    JAX writes a program first and its time of use last, never reads one anew that it failed to, and
+    writes no other beside one without a time.
+    """
+    from filelock import FileLock, Timeout
+
+    try:
+        with FileLock(folder / ".lockfile", timeout=_LOCK_SECONDS):
+            for program in folder.glob("*-cache"):
+                if not program.with_name(f"{program.name.removesuffix('-cache')}-atime").exists():
+                    program.unlink(missing_ok=True)
+    except (OSError, Timeout):
+        return
