@@ -35,8 +35,8 @@ def check(
         reference: Another subject that must compute the same; None for the candidate's own forward
             without a cache.
         relations: "core", "all", names and globs, comma-separated or listed.
-        budget_seconds: When to stop. None for 60, and up to 150 for a model so large that the
-            first questions to it take long.
+        budget_seconds: When to stop. None for 60, and up to 600 for a model so large, or a
+            machine so busy, that the first questions take long.
         dtypes: "float64" is the gate, which always runs; the others are judged by rounding.
         seed: Of everything that is drawn.
         progress: Called with the relation, how many steps are done, and of how many.

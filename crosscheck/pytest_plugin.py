@@ -6,6 +6,8 @@ collects `crosscheck::model.py:make::cache.partition` and so on, beside what els
 crosscheck` leaves the rest out). Importing this imports neither torch nor jax.
 """
 
+import atexit
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,6 +92,18 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     for item in session.items:
         if isinstance(item, RelationItem):
             item.purse.waiting += 1
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Keep pytest's exit code where a call of a subject never answered.
+
+    Python's own end would cut its thread off inside a framework, which aborts the process.
+    """
+    worker = sys.modules.get("crosscheck.subjects.worker")
+    if worker is not None and worker.has_left_calls_behind():
+        # After all that pytest and its plugins still have to say.
+        atexit.register(lambda: worker.leave(int(session.exitstatus)))
 
 
 @dataclass

@@ -184,10 +184,42 @@ def verdict_line(report: Report, verdict: str) -> str:
     cases = sum(row.cases for row in report.rows)
     faults = dict.fromkeys(row.diagnosis[0].fault for row in report.rows if row.diagnosis)
     named = f", most likely {' and '.join(faults)}" if faults else ""
+    seen = f" ({words})" if (words := seen_words(report.rows)) else ""
+    named += unchecked(report) if verdict == "pass" else ""
     return (
-        f"{verdict.upper()}: {MEANING[exit_code(verdict)]}{named}. {told or 'nothing was run'}; "
-        f"{cases:,} cases, {report.seconds:.1f} s"
+        f"{verdict.upper()}: {MEANING[exit_code(verdict)]}{named}. {told or 'nothing was run'}"
+        f"{seen}; {cases:,} cases, {report.seconds:.1f} s"
     )
+
+
+def seen_words(rows: Iterable[RelationResult]) -> str:
+    """Return in how many of the rows that pass planted faults were seen, and in which not.
+
+    Faults are planted once, in the dtype of the gate and within one subject: the same relation
+    between two subjects, or in another dtype, is taken to see what it saw there.
+    """
+    passed = [row for row in rows if row.verdict == "pass"]
+    seen = [row for row in passed if row.kills]
+    if not passed:
+        return ""
+    if len(seen) == len(passed):
+        return f"planted faults seen in all {len(seen)}"
+    gates = {row.dtype for row in seen}
+    without = Counter(_unplanted(row, gates) for row in passed if not row.kills)
+    named = ", ".join(f"{count} {kind}" for kind, count in without.items())
+    return f"planted faults seen in {len(seen)} of {len(passed)}, none planted in {named}"
+
+
+def _unplanted(row: RelationResult, gates: Set[str]) -> str:
+    if row.dtype not in gates:
+        return f"in {row.dtype}"
+    return "(parity)" if row.axis == "parity" else row.name
+
+
+def unchecked(report: Report) -> str:
+    """Return what a reader of a pass would take for checked and was not; "" for nothing."""
+    closed = any(row.name == "pad.left" and row.verdict == "unsupported" for row in report.rows)
+    return "; padding was not checked" if closed else ""
 
 
 def diagnosis_lines(diagnosis: Iterable[Diagnosis]) -> Iterator[str]:

@@ -21,6 +21,10 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     ),
     "positions": ("positions", "position_ids", "pos_ids", "input_pos", "cache_position"),
     "use_cache": ("use_cache", "return_cache", "decode"),
+    "mask": (
+        *("attention_mask", "padding_mask", "pad_mask", "key_padding_mask", "attn_mask", "mask"),
+        *("src_key_padding_mask", "token_mask"),
+    ),
 }
 MAKERS = (
     *("init_cache", "make_cache", "new_cache", "empty_cache", "create_cache", "init_state"),
@@ -54,6 +58,10 @@ class Call:
     def takes(self, what: str) -> bool:
         """Return whether one of the arguments is this."""
         return what in self.positional or what in self.named.values()
+
+    def argument(self, what: str) -> str:
+        """Return the name of the argument that is this; what it is where it has no name."""
+        return next((name for name, each in self.named.items() if each == what), what)
 
     def __call__(self, target: Any, values: Mapping[str, Any]) -> Any:
         """Call a model; an argument whose value is not given is left out."""

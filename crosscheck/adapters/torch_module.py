@@ -1,18 +1,19 @@
 """Any torch nn.Module that turns token ids into logits, as a subject.
 
-Letters: B rows, T tokens, V vocabulary.
+Letters: B rows, T tokens, S tokens fed so far, V vocabulary.
 """
 
 import copy
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from crosscheck.adapters import calling, drivers, structure, torch_capture
+from crosscheck.adapters import calling, drivers, structure, torch_capture, torch_padding
 from crosscheck.adapters import torch_tools as tools
-from crosscheck.adapters.torch_verbs import Fed, common, own_verbs
+from crosscheck.adapters.torch_verbs import Fed, own_verbs
 from crosscheck.errors import CrosscheckError, SubjectError
 from crosscheck.subjects.amplify import seed_of
 from crosscheck.subjects.functions import FunctionSubject, from_functions
@@ -38,7 +39,9 @@ def adapt_module(
         module: Called with int64 ids [B, T]; it gives logits, (logits, cache), or an object with
             `.logits` and the cache under one of its usual names.
         call: How it is called, written out: "forward(ids, kv=cache, start_pos=start)". None:
-            read off the signature of `forward`.
+            read off the signature of `forward`. An argument named `attention_mask`, or written
+            `NAME=mask`, gets the padding: bool or int64 [B, S], which of the tokens fed so far
+            are real. The module is asked whether it takes it so (`torch_padding.probe`).
         full: full(module, ids) -> logits, where the uncached call differs.
         init: init(module, batch, capacity) -> cache; None: the module's own `init_cache` (or
             another usual name), else None, as a first call without a cache is.
@@ -68,6 +71,8 @@ class _Adapter:
     ) -> None:
         self.module, self.hints = module, (call, full, init, step, capacity)
         self.caps = caps
+        self.padding: torch_padding.Padding | None = None
+        self.asked: tuple[torch_padding.Padding | None, str] | None = None
         self.call = calling.written(call) if isinstance(call, str) else call
         self.call = calling.read(module.forward) if call is None else self.call
         self.user_full, self.user_init, self.user_step = full, init, step
@@ -82,7 +87,7 @@ class _Adapter:
         calls: dict[str, Any] = {"full": self.full, "cast": self.cast, "nudged": self.nudged}
         calls |= {"weights": self.weights, "with_weights": self.with_weights}
         flags: dict[str, Any] = {"f64": True, "f32": True}
-        if self.user_step is not None or self._takes("cache"):
+        if self.has_cache:
             calls |= {"init": self.init, "step": self.step, "fork": self.fork}
             flags |= {"capacity": bool(self.has_room)}
             calls |= self._of_cache()
@@ -90,6 +95,7 @@ class _Adapter:
             calls["capture"] = self.capture
             calls |= {"capture_step": self.capture_step} if "step" in calls else {}
         flags["positions"] = self._takes("positions")
+        flags |= self._of_padding()
         bound = {
             k: (lambda *a, f=v, **o: f(self.module, *a, **o)) if callable(v) else v
             for k, v in self.caps.items()
@@ -104,9 +110,17 @@ class _Adapter:
         subject.driver = self.driver()
         return subject
 
+    @property
+    def has_cache(self) -> bool:
+        """Whether it can be called with a cache."""
+        return self.user_step is not None or self._takes("cache")
+
     def driver(self) -> tuple[str, ...]:
         """Return lines that drive the bare module; () where a user's callables do it."""
         call = self.call
+        if self.padding is not None:
+            # The lines know no padding; the adapter does.
+            return ()
         if not isinstance(call, calling.Call) or self.user_full or self.user_step or self.user_init:
             return ()
         if self.make is not None or call.method or call.takes("positions"):
@@ -119,12 +133,13 @@ class _Adapter:
             make="None",
         )
 
-    def full(self, ids: NDArray, *, positions: Any = None) -> NDArray:
+    def full(self, ids: NDArray, *, mask: Any = None, positions: Any = None) -> NDArray:
         """Return logits without any cache."""
         with tools.quiet():
             if self.user_full is not None:
                 return tools.to_numpy(self.user_full(self.module, _ids(ids)))
-            return self._forward(ids, Fed(None, 0), positions, cached=False)[0]
+            real = torch_padding.with_call(Fed(None, 0), ids.shape[1], len(ids), mask)
+            return self._forward(ids, Fed(None, 0), positions, real, cached=False)[0]
 
     def init(self, batch: int, capacity: int | None) -> Fed:
         """Return an empty cache."""
@@ -136,19 +151,22 @@ class _Adapter:
             made = None if self.make is None else calling.made(self.make, batch, room)
         return Fed(made, 0, kept)
 
-    def step(self, state: Fed, ids: NDArray, *, positions: Any = None) -> tuple[NDArray, Fed]:
+    def step(
+        self, state: Fed, ids: NDArray, *, mask: Any = None, positions: Any = None
+    ) -> tuple[NDArray, Fed]:
         """Return logits of the next tokens and the next cache."""
+        real = torch_padding.with_call(state, ids.shape[1], len(ids), mask)
         with tools.quiet():
             if self.user_step is not None:
                 logits, cache = self.user_step(self.module, state.cache, _ids(ids))
                 logits = tools.to_numpy(logits)
             else:
-                logits, cache = self._forward(ids, state, positions, cached=True)
-        return logits, Fed(cache, state.fed + ids.shape[1], state.capacity)
+                logits, cache = self._forward(ids, state, positions, real, cached=True)
+        return logits, Fed(cache, state.fed + ids.shape[1], state.capacity, real)
 
     def fork(self, state: Fed) -> Fed:
         """Return a deep copy."""
-        return Fed(copy.deepcopy(state.cache), state.fed, state.capacity)
+        return replace(state, cache=copy.deepcopy(state.cache))
 
     def capture(self, ids: NDArray, points: Any = None) -> dict[str, NDArray]:
         """Return intermediate results of the uncached forward."""
@@ -181,26 +199,54 @@ class _Adapter:
         return self._again(tools.with_arrays(self.module, arrays))
 
     def _again(self, module: Any) -> FunctionSubject:
-        return _Adapter(module, *self.hints, self.caps).subject()
+        again = _Adapter(module, *self.hints, self.caps)
+        again.asked = self.asked
+        return again.subject()
 
     def _takes(self, what: str) -> bool:
         return isinstance(self.call, calling.Call) and self.call.takes(what)
 
     def _forward(
-        self, ids: NDArray, state: Fed, positions: Any, *, cached: bool
+        self, ids: NDArray, state: Fed, positions: Any, real_BS: Any, *, cached: bool
     ) -> tuple[NDArray, Any]:
         values = {"ids": _ids(ids)}
+        if real_BS is not None and self.padding is not None:
+            values["mask"] = tools.to_torch(self.padding.mask(real_BS, ids.shape[1]))
         if cached:
             values |= {"cache": state.cache, "start": state.fed, "use_cache": True}
         elif self._takes("use_cache"):
             values["use_cache"] = False
         if positions is not None:
             values["positions"] = tools.to_torch(np.asarray(positions, np.int64))
-        elif cached and self._takes("positions"):
+        elif (cached or real_BS is not None) and self._takes("positions"):
             at = np.arange(state.fed, state.fed + ids.shape[1])
+            if real_BS is not None:
+                at = np.maximum(np.cumsum(real_BS, axis=1) - 1, 0)[:, state.fed :]
             values["positions"] = tools.to_torch(np.broadcast_to(at, ids.shape))
         logits, cache = calling.split(self.call(self.module, values), state.cache)
         return tools.to_numpy(logits), cache
+
+    def _of_padding(self) -> dict[str, Any]:
+        """Return whether padding on the left is taken, and why it is not."""
+        if self.asked is None:
+            self.asked = self._ask_padding()
+        self.padding, reason = self.asked
+        absent = {} if self.padding is not None else {"left_pad": reason}
+        # On the right a module that counts its padding may be right or not: nothing asks it here.
+        absent |= {"right_pad": "of a Module only padding on the left is asked for"}
+        absent |= dict(self.caps.get("absent", {}))
+        return {"left_pad": self.padding is not None, "right_pad": False, "absent": absent}
+
+    def _ask_padding(self) -> tuple[torch_padding.Padding | None, str]:
+        call = self.call
+        if not isinstance(call, calling.Call) or self.user_full or self.user_step:
+            return None, "full= and step= pass no mask on; give both to from_functions with mask="
+        if not call.takes("mask"):
+            return None, f"its forward is given no mask; {torch_padding.HOW}"
+        name = call.argument("mask")
+        promised = "attention_mask" in name or torch_padding.PROMISES in name or self.hints[0]
+        dtype = tools.dtype_of(self.module)
+        return torch_padding.probe(self, name, dtype, promised=bool(promised))
 
     def _of_cache(self) -> dict[str, Any]:
         """Return rollback, gather and kv: the cache's own verbs, or plain indexing."""
@@ -223,20 +269,21 @@ class _Adapter:
     def _plain(self, axes: structure.Axes, held: Any) -> dict[str, Any]:
         def gather(state: Fed, rows: NDArray) -> Fed:
             index = tools.to_torch(rows.astype(np.int64))
-            return Fed(structure.gather(state.cache, axes, index), state.fed, state.capacity)
+            return state.reordered(structure.gather(state.cache, axes, index), rows)
 
         def rollback(state: Fed, length_B: NDArray) -> Fed:
-            length = common(length_B)
-            cache = structure.shorten(state.cache, axes, length) if axes.grows else state.cache
-            return Fed(cache, length, state.capacity)
+            column = state.column(length_B)
+            cache = structure.shorten(state.cache, axes, column) if axes.grows else state.cache
+            return state.cut(cache, column)
 
         def kv(state: Fed, layer: int) -> KV:
-            return structure.read_kv(state.cache, axes, layer, state.fed, tools.to_numpy)
+            held = structure.read_kv(state.cache, axes, layer, state.fed, tools.to_numpy)
+            return held if state.real_BS is None else _without_pads(held, state.real_BS)
 
         def with_kv(state: Fed, layer: int, new: KV) -> Fed:
             like = _like
             cache = structure.write_kv(state.cache, axes, layer, new, like)
-            return Fed(cache, state.fed, state.capacity)
+            return replace(state, cache=cache)
 
         verbs: dict[str, Any] = {"gather": gather}
         if axes.grows or self._takes("start"):
@@ -249,6 +296,14 @@ class _Adapter:
 
 def _like(array: NDArray, old: Any) -> Any:
     return tools.to_torch(array, like=old)
+
+
+def _without_pads(held: KV, real_BS: NDArray) -> KV:
+    """Return a layer with padding marked as empty, the real tokens counted from 0."""
+    unused = ((0, 0), (0, held.valid_BS.shape[1] - real_BS.shape[1]))
+    valid_BS = held.valid_BS & np.pad(real_BS, unused)
+    position_BS = np.where(valid_BS, np.cumsum(valid_BS, axis=1) - 1, -1)
+    return replace(held, position_BS=position_BS, valid_BS=valid_BS)
 
 
 def _ids(ids: NDArray) -> Any:

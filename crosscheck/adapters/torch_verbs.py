@@ -1,9 +1,9 @@
 """What a torch module's cache can do by verbs of its own.
 
-Letters: B rows.
+Letters: B rows, S tokens fed so far.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,11 +18,40 @@ GATHERS = ("batch_select_indices", "reorder_cache", "gather", "reorder", "index_
 
 @dataclass(frozen=True)
 class Fed:
-    """A module's cache, and how many tokens of every row were fed into it."""
+    """A module's cache, how many tokens of every row were fed into it, and which are real.
+
+    Attributes:
+        cache: The module's.
+        fed: Tokens of every row, padding included.
+        capacity: The room that was asked for, where the cache has a fixed one.
+        real_BS: Which tokens are real; None while all are.
+    """
 
     cache: Any
     fed: int
     capacity: int | None = None
+    real_BS: NDArray | None = None
+
+    def column(self, length_B: NDArray) -> int:
+        """Return how many of the tokens fed hold the first length[b] real ones of each row.
+
+        Raises:
+            Refused: Rows need unlike numbers: this cache has one length for all rows.
+        """
+        if self.real_BS is None:
+            return common(length_B)
+        pads_B = (np.cumsum(self.real_BS, axis=1) == 0).sum(axis=1)
+        return common(length_B + np.where(np.asarray(length_B) > 0, pads_B, 0))
+
+    def cut(self, cache: Any, column: int) -> "Fed":
+        """Return the state around a cache of the first tokens fed."""
+        real = None if self.real_BS is None else self.real_BS[:, :column]
+        return replace(self, cache=cache, fed=column, real_BS=real)
+
+    def reordered(self, cache: Any, rows: NDArray) -> "Fed":
+        """Return the state around a cache with the rows in this order."""
+        real = None if self.real_BS is None else self.real_BS[rows]
+        return replace(self, cache=cache, real_BS=real)
 
 
 def own_verbs(cache: Any) -> dict[str, Any]:
@@ -32,13 +61,13 @@ def own_verbs(cache: Any) -> dict[str, Any]:
     pick = next((n for n in GATHERS if callable(getattr(cache, n, None))), None)
 
     def rollback(state: Fed, length_B: NDArray) -> Fed:
-        length = common(length_B)
-        after = getattr(state.cache, str(crop))(length)
-        return Fed(state.cache if after is None else after, length, state.capacity)
+        column = state.column(length_B)
+        after = getattr(state.cache, str(crop))(column)
+        return state.cut(state.cache if after is None else after, column)
 
     def gather(state: Fed, rows: NDArray) -> Fed:
         after = getattr(state.cache, str(pick))(tools.to_torch(rows.astype(np.int64)))
-        return Fed(state.cache if after is None else after, state.fed, state.capacity)
+        return state.reordered(state.cache if after is None else after, rows)
 
     if crop is not None:
         verbs["rollback"] = rollback

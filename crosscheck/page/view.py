@@ -6,7 +6,7 @@ from typing import Any
 from crosscheck.page import plots
 
 MEANING = {
-    "pass": "every comparison agreed, and planted faults would have been seen",
+    "pass": "every comparison agreed, and each relation has seen faults planted in this model",
     "fail": "the sides differ by more than rounding explains",
     "blind": "nothing differed, but a planted fault would not have been seen: no green light",
     "inconclusive": "it could not be told, for the reason given",
@@ -33,6 +33,7 @@ def view_report(data: Mapping[str, Any]) -> dict[str, Any]:
         "against": data["against"],
         "verdict": data["verdict"],
         "meaning": MEANING,
+        "unchecked": _unchecked(rows),
         "oracle": data["oracle"],
         "notes": data["notes"],
         "seconds": data["seconds"],
@@ -55,6 +56,7 @@ def _row(row: Mapping[str, Any]) -> dict[str, Any]:
         "required": number(row["required_tolerance"]),
         "tolerance": row["tolerance"],
         "cases": row["cases"],
+        "kills": len(row["kills"]) or "",
         "reason": row["reason"],
         "documented": row["documented"],
         "where": "" if divergence is None else where(divergence),
@@ -67,6 +69,13 @@ def _row(row: Mapping[str, Any]) -> dict[str, Any]:
         "noise": bool(curve and curve.get("noise")),
         "margins": "" if curve is None else plots.margin_strip(curve),
     }
+
+
+def _unchecked(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return what a reader of a pass would take for checked and was not; "" for nothing."""
+    closed = (row for row in rows if row["verdict"] == "unsupported")
+    reason = next((row["reason"] for row in closed if row["relation"] == "pad.left"), "")
+    return reason and f"Padding was not checked: {reason}."
 
 
 def where(divergence: Mapping[str, Any]) -> str:

@@ -36,6 +36,9 @@ def test_a_page_tells_every_row_with_its_verdict(data):
         assert row["relation"] in text
         assert f'class="verdict {row["verdict"]}"' in text
     assert "pos.reset" in text
+    kills = [str(len(row["kills"]) or "") for row in data["rows"]]
+    assert re.findall(r'data-name="planted faults seen">(.*?)<', text) == kills
+    assert any(kills)
 
 
 def test_a_page_is_self_contained_and_small(data):
@@ -115,3 +118,12 @@ def test_a_detection_matrix_has_a_page_of_its_own():
 def test_a_page_that_cannot_be_written_says_where_it_should_have_gone(data, tmp_path):
     with pytest.raises(CrosscheckError, match=r"--html .*nowhere"):
         write_html(data, tmp_path / "nowhere" / "page.html")
+
+
+@pytest.mark.parametrize("verdict", ["unsupported", "pass"])
+def test_a_page_says_that_padding_was_not_checked(data, verdict):
+    closed = data["rows"][0] | {"relation": "pad.left", "verdict": verdict, "reason": "no mask"}
+
+    text = render(data | {"rows": [*data["rows"], closed]})
+
+    assert ("Padding was not checked: no mask." in text) == (verdict == "unsupported")
