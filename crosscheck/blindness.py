@@ -4,8 +4,9 @@ from collections.abc import Callable
 from typing import Any
 
 from crosscheck.budget import Clock
+from crosscheck.errors import BudgetEnded
 from crosscheck.faults import FAULTS, Fault
-from crosscheck.jobs import Job
+from crosscheck.jobs import LARGER, Job
 from crosscheck.judging import sentence
 from crosscheck.programs.case import Case
 from crosscheck.subjects.protocol import describe
@@ -31,12 +32,13 @@ def try_faults(job: Job, clock: Clock, share: float, *, which: str = "catches") 
     """Plant faults and set the verdict to blind where the relation does not see one.
 
     A relation that names none of the faults that can be planted must see at least one of the
-    others.
+    others. A job that was late once goes on where it stopped.
     """
-    faults, late = plantable(job, which), False
+    every, late = plantable(job, which), False
+    faults = [fault for fault in every if fault.name not in (*job.killed, *job.unseen)]
     right = right_for(job)
     cases = [(case, False) for case in job.cases] + [(case, True) for case in job.refused_cases]
-    named = any(fault.name in job.relation.catches for fault in faults)
+    named = any(fault.name in job.relation.catches for fault in every)
     refused: list[str] = []
     for fault in faults:
         if not clock.allows(share, job.slowest):
@@ -44,6 +46,9 @@ def try_faults(job: Job, clock: Clock, share: float, *, which: str = "catches") 
             break
         try:
             planted = fault.plant(right)
+        except BudgetEnded:
+            late = True
+            break
         except Exception as error:
             refused.append(f"{fault.name} ({sentence(error)})")
             continue
@@ -54,7 +59,8 @@ def try_faults(job: Job, clock: Clock, share: float, *, which: str = "catches") 
         (job.killed if seen else job.unseen).append(fault.name)
         if seen and not named:
             break
-    _judge(job, refused, late=late, named=named, many=len(faults))
+    job.late = late
+    _judge(job, refused, named=named, many=len(every))
 
 
 def right_for(job: Job) -> Any:
@@ -77,6 +83,8 @@ def _is_seen(
         if not in_time():
             return None
         outcome = job.outcome(planted, planted_reference(job, planted), case)
+        if isinstance(outcome.error, BudgetEnded):
+            return None
         # Where the right subject refuses, another exception shows nothing; another answer does.
         if outcome.killed and (outcome.verdict == "fail" or not refuses):
             cases.insert(0, cases.pop(place))
@@ -89,14 +97,14 @@ def planted_reference(job: Job, planted: Any) -> Any:
     return planted if job.axis == "self" else job.oracle.reference
 
 
-def _judge(job: Job, refused: list[str], *, late: bool, named: bool, many: int) -> None:
+def _judge(job: Job, refused: list[str], *, named: bool, many: int) -> None:
     if job.killed and not (named and job.unseen):
-        if late:
+        if job.late:
             job.reason = f"{len(job.killed)} of {many} faults were planted within the budget"
         return
-    if late and not (named and job.unseen):
+    if job.late and not (named and job.unseen):
         job.verdict = "inconclusive"
-        job.reason = "the budget ended before faults were planted: it may be blind"
+        job.reason = f"the budget ended before faults were planted: it may be blind. {LARGER}"
         return
     if job.unseen and not job.exhausted:
         job.verdict = "inconclusive"

@@ -16,10 +16,11 @@ from crosscheck.commands import (
     run,
     selftest,
 )
+from crosscheck.commands.opening import check_places
 from crosscheck.commands.options import Parser
 from crosscheck.errors import CrosscheckError, SubjectError
 from crosscheck.exits import MEANING, RAISED, USAGE
-from crosscheck.subjects.worker import has_left_calls_behind
+from crosscheck.subjects.worker import has_left_calls_behind, leave
 
 COMMANDS = (run, localize, diagnose, selftest, replay, calibrate, listing)
 PROGRAM = "crosscheck"
@@ -38,9 +39,7 @@ def command() -> NoReturn:
     """
     code = main()
     if has_left_calls_behind() or ABORTING & sys.modules.keys():
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+        leave(code)
     raise SystemExit(code)
 
 
@@ -55,6 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # A factory's file may import what lies beside the user, as `python file.py` would.
     sys.path.insert(0, os.getcwd())
     try:
+        check_places(options)
         code = options.run(options)
         sys.stdout.flush()
         return code
@@ -65,10 +65,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         # Whoever read the output has gone: nothing is left to say, and Python's own flush at the
         # end must not say it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _silence()
         return READER_LEFT
+    except OSError as error:
+        # Only a full disk under stdout gets here: files have words of their own.
+        _silence()
+        return _refuse(f"the output can't be written: {error.strerror}.", USAGE)
     except KeyboardInterrupt:
         return _refuse("interrupted.", INTERRUPTED)
+
+
+def _silence() -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _refuse(message: str, code: int) -> int:
@@ -91,4 +99,4 @@ def parser() -> Parser:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    command()

@@ -56,12 +56,8 @@ class NotRepeatable(SubjectError):
 
 
 class TimedOut(SubjectError):
-    """A subject did not answer within the time-out; its worker is left behind.
+    """A subject did not answer within the time-out; its worker is left behind."""
 
-    Attributes:
-        seconds: How long the call was given; 0 for one that was not made, after another's hang.
-    """
 
-    def __init__(self, message: str, *, seconds: float = 0.0) -> None:
-        super().__init__(message)
-        self.seconds = seconds
+class BudgetEnded(TimedOut):
+    """The run's budget ended while a call was at work: it says nothing of the subject."""

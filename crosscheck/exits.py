@@ -3,7 +3,7 @@
 PASS, DIVERGENCE, USAGE, UNTOLD, RAISED, NOTHING = range(6)
 
 MEANING = {
-    PASS: "every relation that ran agrees, and each could have failed",
+    PASS: "every relation that ran agrees, and each has seen faults planted in this model",
     DIVERGENCE: "a divergence",
     USAGE: "wrong usage",
     UNTOLD: "blind or inconclusive: the run could not tell",

@@ -8,6 +8,7 @@ from typing import Any
 
 from crosscheck import budget
 from crosscheck.curve import curve
+from crosscheck.errors import BudgetEnded
 from crosscheck.jobs import Job, with_numbers
 from crosscheck.judging import Outcome, sentence
 from crosscheck.programs.case import Case
@@ -97,6 +98,8 @@ def _ask(module: str, name: str, job: Job, case: Case, deadline: float) -> tuple
         takes = inspect.signature(function).parameters
         options = {"deadline": deadline} if "deadline" in takes else {}
         return function(candidate, reference, job.relation.name, case, **options), ""
+    except BudgetEnded:
+        return None, f"no time left to {name}"
     except Exception as error:
         # A divergence is reported with or without its explanation.
         return None, f"could not {name}: {sentence(error)}"

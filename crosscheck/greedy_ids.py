@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from crosscheck.errors import ComparisonError
+from crosscheck.errors import BudgetEnded, ComparisonError
 from crosscheck.greedy import compare_greedy
 from crosscheck.judge import distance, largest
 from crosscheck.judging import sentence, unit_roundoff
@@ -43,6 +43,9 @@ def judge_greedy(
         dtype: The working dtype.
         seed: Of the prompts.
         axis: "self" or "parity".
+
+    Raises:
+        BudgetEnded: While it ran.
     """
     try:
         ids_BT, exact_BTV = continuation(oracle.reference, seed)
@@ -54,6 +57,8 @@ def judge_greedy(
         spread = largest(distance(right_BTV, exact_BTV))
         bound = K_MAX * spread + FLOOR * unit_roundoff(dtype) * largest(exact_BTV)
         found = compare_greedy(left_BTV, right_BTV, bound=bound, oracle=exact_BTV, waiver=WAIVER)
+    except BudgetEnded:
+        raise
     except Exception as error:
         # Logits that can't be compared are a failure; what the subject raises is its error.
         failed = isinstance(error, ComparisonError)

@@ -10,7 +10,7 @@ import numpy as np
 
 from crosscheck import budget
 from crosscheck.compare import Comparison
-from crosscheck.errors import CrosscheckError, TimedOut
+from crosscheck.errors import BudgetEnded, CrosscheckError, TimedOut
 from crosscheck.judging import Outcome, run_case, sentence, without_sides
 from crosscheck.levels import Semantic
 from crosscheck.oracle import ROOM, Oracle, remeasured
@@ -24,8 +24,8 @@ from crosscheck.subjects.protocol import describe
 # An error up to this may be float32 rounding that the first look at the oracle did not meet.
 GRAY = 1e-5
 KEPT = 24
-# A call that was given less than this before the budget's end did not hang.
-PATIENCE = 10.0
+# What to do about a budget that was too small.
+LARGER = "Give a larger --budget (budget_seconds, a longer profile)"
 # So many cases that raise are enough to say so.
 ERRORS = 5
 JUDGES_ITSELF = frozenset({"cache.causal", "mode.stale"})
@@ -54,6 +54,8 @@ class Job:
         refused: The first refusal, where the subject may refuse a case.
         refused_cases: Those cases: what a fault answers instead of a refusal shows it.
         exhausted: Whether all examples ran.
+        late: Whether the budget ended before all of it was tried.
+        inherits: Whether its verdict is that of the same relation within the candidate.
         compared: How many logits, cache entries and other numbers were compared.
     """
 
@@ -75,6 +77,8 @@ class Job:
     refused: str = ""
     refused_cases: list[Case] = field(default_factory=list)
     exhausted: bool = False
+    late: bool = False
+    inherits: bool = False
     compared: Counter[str] = field(default_factory=Counter)
     _examples: Iterator[Case] | None = None
 
@@ -105,9 +109,8 @@ class Job:
         began = budget.now()
         outcome = self.outcome(self.oracle.candidate, self.oracle.reference, case)
         self.slowest = max(self.slowest, budget.now() - began)
-        if isinstance(outcome.error, TimedOut) and outcome.error.seconds < PATIENCE:
-            self.verdict = "inconclusive"
-            self.reason = f"the budget ended while it ran: {outcome.reason}"
+        if isinstance(outcome.error, BudgetEnded):
+            self._cut(str(outcome.error))
             return outcome
         self._keep(case, outcome)
         return outcome
@@ -116,6 +119,13 @@ class Job:
         """Run one case; return whether no further one can change the verdict."""
         self.run(case)
         return not self.open
+
+    def _cut(self, why: str) -> None:
+        self.late = True
+        # What the subject did before says more than that its time was up.
+        if self.raised is None:
+            self.verdict = "inconclusive"
+            self.reason = f"the budget ended while it ran: {why} {LARGER}"
 
     def _keep(self, case: Case, outcome: Outcome) -> None:
         if outcome.verdict == "nothing":
@@ -162,7 +172,10 @@ class Job:
             return outcome
         if not comparison.required_tolerance <= GRAY:
             return outcome
-        rtol = ROOM * remeasured(self.oracle, case.ids)
+        try:
+            rtol = ROOM * remeasured(self.oracle, case.ids)
+        except BudgetEnded as error:
+            return Outcome("error", reason=sentence(error), error=error)
         if rtol < comparison.required_tolerance:
             return outcome
         reference = self.oracle.reference
@@ -179,8 +192,8 @@ class Job:
         elif self.ran:
             self.verdict = "pass"
         elif self._examples is None:
-            self.verdict = "inconclusive"
-            self.reason = f"not reached within the budget of {budget_seconds:g} s"
+            self.verdict, self.late = "inconclusive", True
+            self.reason = f"not reached within the budget of {budget_seconds:.3g} s"
         elif self.refused:
             self.verdict, self.reason = "unsupported", self.refused
         elif self.relation.name == "cache.work":
@@ -210,6 +223,7 @@ class Job:
             axis=self.axis,
             dtype=self.oracle.dtype,
             kills=tuple(self.killed),
+            late=self.late,
         )
         return with_numbers(row, shown)
 

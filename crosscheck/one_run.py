@@ -5,6 +5,7 @@ generated programs; for what failed the smallest case, where it begins and which
 planted faults for what passed; the working dtype.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cache, partial
@@ -13,10 +14,10 @@ from typing import Any
 from crosscheck.blindness import try_faults
 from crosscheck.budget import Clock
 from crosscheck.environment import environment
-from crosscheck.errors import CrosscheckError, SubjectError
+from crosscheck.errors import BudgetEnded, CrosscheckError, SubjectError
 from crosscheck.explain import explain
 from crosscheck.greedy_ids import judge_greedy
-from crosscheck.jobs import Job, make_job
+from crosscheck.jobs import LARGER, Job, make_job
 from crosscheck.judging import sentence
 from crosscheck.oracle import Oracle, examine
 from crosscheck.programs.engine import search
@@ -24,7 +25,7 @@ from crosscheck.relations.registry import RELATIONS, Relation, why_not
 from crosscheck.results import RelationResult, Report
 from crosscheck.subjects.guard import guarded
 from crosscheck.subjects.protocol import SubjectInfo, describe, steady
-from crosscheck.working import judge_working, working_subject
+from crosscheck.working import judge_working, why_no, working_subject
 
 Progress = Callable[[str, int, int], None]
 Pair = tuple[Any | None, Any | None]
@@ -36,8 +37,11 @@ GENERATED = 60
 # A relation's first example is worth more than another's tenth.
 REACHED = 0.75
 GRACE = 3.0
+# A call that takes longer hangs; a first call may compile a large model on a busy machine.
+HANGS = 300.0
 # Of a run without a budget: how many times what examining the judge took, at most so many seconds.
-EXAMINATIONS, LONGEST = 10.0, 150.0
+# It follows how busy the machine is; none should wait longer than this without having asked.
+EXAMINATIONS, LONGEST = 10.0, 600.0
 
 
 class Run:
@@ -54,9 +58,9 @@ class Run:
         *,
         is_patient: bool = False,
     ) -> None:
-        self.candidate, self.reference = guard(candidate, clock), guard(reference, clock)
         self.clock, self.seed, self.chosen = clock, seed, chosen
         self.is_patient = is_patient
+        self.candidate, self.reference = (guard(x, self._left) for x in (candidate, reference))
         self.info = describe(self.candidate)
         self.progress, self.done, self.total = progress, 0, 2 * len(chosen) + 1
         self.notes = [*self.info.notes, *_steady_words(self.info)]
@@ -75,28 +79,42 @@ class Run:
             # Misuse is the caller's to see; what the subject does wrong is a result.
             if isinstance(error, CrosscheckError) and not isinstance(error, SubjectError):
                 raise
-            rows += [RelationResult(r.name, "error", reason=sentence(error)) for r in able]
-            return self._finished(rows)
+            return self._finished([*rows, *self._unexamined(able, error)])
         self._gate()
         self._generate()
         for job in self.jobs:
             job.decide(self.clock.seconds)
         explained = self._explained()
         self._plant(faults)
-        working = self._work(dtypes)
+        working = self._work(dtypes, self.jobs, WORKING)
+        working += self._work(dtypes, self._replant(faults, 1.0), 1.0)
+        working += self._lacking(dtypes)
         gate = [explained.get(id(job)) or job.row() for job in self.jobs]
         return self._finished([*rows, *gate, *working])
 
+    def _left(self) -> float:
+        """Return how long a call may take: soon after the budget's end it is given up."""
+        if self.is_patient and self.oracle is None:
+            return math.inf
+        return max(1.0, self.clock.left + GRACE)
+
+    def _unexamined(self, able: list[Relation], error: Exception) -> list[RelationResult]:
+        late = isinstance(error, BudgetEnded)
+        verdict, why = "error", sentence(error)
+        if late:
+            verdict = "inconclusive"
+            why = f"the budget ended before anything was compared: {error} {LARGER}"
+        return [RelationResult(r.name, verdict, reason=why, late=late) for r in able]
+
     def _examine(self, able: list[Relation]) -> None:
-        own = examine(self.candidate, seed=self.seed)
-        self.oracle, oracles = own, {"self": own}
+        oracles = {"self": examine(self.candidate, seed=self.seed)}
         if self.reference is not None:
-            pair = examine(self.candidate, self.reference, seed=self.seed)
-            self.oracle = oracles["parity"] = pair
+            oracles["parity"] = examine(self.candidate, self.reference, seed=self.seed)
             theirs = describe(self.reference).notes
             self.notes += [f"reference: {note}" for note in theirs if note not in self.notes]
         if self.is_patient:
             self.clock.stretch(EXAMINATIONS * self.clock.spent, longest=LONGEST)
+        self.oracle = oracles.get("parity", oracles["self"])
         for axis, oracle in oracles.items():
             self.notes += oracle.notes
             on_axis = [r for r in able if axis == "parity" or not r.parity]
@@ -139,39 +157,64 @@ class Run:
             if faults == "none":
                 job.verdict, job.reason = "blind", "no fault was planted: faults='none'"
                 continue
-            now = self.clock.spent / self.clock.seconds
+            now = self.clock.share
             share = now + max(0.0, PLANTED - now) * portion([job.slowest for job in passed[place:]])
             try_faults(job, self.clock, share, which=faults)
             self._tell(job.relation.name)
         # One case can cost more than an even share: what the others left over may be enough.
-        for job in passed:
-            is_open = job.verdict == "inconclusive" and not job.killed and not job.unseen
-            if is_open and self.clock.allows(PLANTED, job.slowest):
+        self._replant(faults, PLANTED)
+
+    def _replant(self, faults: str, share: float) -> list[Job]:
+        """Go on with the jobs that were late; return those that pass now and did not before."""
+        unsure = [job for job in self.jobs if job.verdict == "inconclusive"]
+        late = [job for job in self.jobs if job.late and job.cases and not job.raised]
+        for job in late if faults != "none" else ():
+            may = job.verdict == "pass" or (job.verdict == "inconclusive" and not job.unseen)
+            if may and self.clock.allows(share, job.slowest):
                 job.verdict, job.reason = "pass", ""
-                try_faults(job, self.clock, PLANTED, which=faults)
+                try_faults(job, self.clock, share, which=faults)
+                self._tell(job.relation.name)
         self._inherit()
+        return [job for job in unsure if job.verdict == "pass"]
 
     def _inherit(self) -> None:
         """A relation that is blind within the candidate is blind between two subjects as well."""
         own = {job.relation.name: job for job in self.jobs if job.axis == "self"}
         for job in self.jobs:
             twin = own.get(job.relation.name, job)
+            if job.inherits:
+                job.verdict, job.reason, job.inherits = "pass", "", False
             unsure = twin.verdict in ("blind", "inconclusive")
             if job.axis == "parity" and job.verdict == "pass" and unsure:
-                job.verdict, job.reason = twin.verdict, twin.reason
+                job.verdict, job.reason, job.inherits = twin.verdict, twin.reason, True
 
-    def _work(self, dtypes: Sequence[str]) -> list[RelationResult]:
+    def _work(self, dtypes: Sequence[str], jobs: list[Job], share: float) -> list[RelationResult]:
         rows: list[RelationResult] = []
         # What the subject's users run it in is always among them.
         for dtype in dict.fromkeys((*dtypes, self.info.dtype)):
             # Made once: a copy of the weights each, while hooks keep earlier copies alive.
             pair = cache(partial(working_pair, self.candidate, self.reference, dtype))
-            for job in self.jobs:
-                wanted = job.verdict in ("pass", "blind") and dtype != job.oracle.dtype
-                if wanted and self.clock.allows(WORKING, 2 * job.slowest):
-                    row = in_working(job, *pair(), dtype, self.clock, WORKING)
-                    rows += [row] if row is not None else []
-            rows += self._greedy(dtype, pair)
+            try:
+                for job in jobs:
+                    wanted = job.verdict in ("pass", "blind") and dtype != job.oracle.dtype
+                    if wanted and self.clock.allows(share, 2 * job.slowest):
+                        row = in_working(job, *pair(), dtype, self.clock, share)
+                        rows += [row] if row is not None else []
+                rows += self._greedy(dtype, pair) if jobs is self.jobs else []
+            except BudgetEnded as error:
+                self.notes.append(f"the budget ended before {dtype} was tried out: {error}")
+        return rows
+
+    def _lacking(self, dtypes: Sequence[str]) -> list[RelationResult]:
+        """Return a row for each dtype that was asked for and that a subject can't be had in."""
+        rows: list[RelationResult] = []
+        gates = {"float64", *(job.oracle.dtype for job in self.jobs)}
+        for dtype in [each for each in dict.fromkeys(dtypes) if each not in gates]:
+            subjects = [each for each in (self.candidate, self.reference) if each is not None]
+            why = next(filter(None, (why_no(each, dtype) for each in subjects)), "")
+            if why and any(job.ran for job in self.jobs):
+                self.notes.append(f"{dtype} is not tested: {why}")
+                rows.append(RelationResult("rounding", "unsupported", reason=why, dtype=dtype))
         return rows
 
     def _greedy(self, dtype: str, pair: Callable[[], Pair]) -> list[RelationResult]:
@@ -197,7 +240,7 @@ class Run:
         todo = [job for job in failed if job.axis == "self" or job.relation.name not in own]
         rows: dict[int, RelationResult] = {}
         for place, job in enumerate(todo):
-            spent = self.clock.spent / self.clock.seconds
+            spent = self.clock.share
             left = max(0.0, EXPLAINED - spent) / (1 if job is todo[-1] else 2)
             rows[id(job)] = explain(job, job.row(), deadline=self.clock.until(spent + left))
             self._tell(f"{job.relation.name}, {place + 1} of {len(todo)} failures")
@@ -223,7 +266,7 @@ class Run:
             subject=self.info.name,
             against=None if self.reference is None else describe(self.reference).name,
             rows=tuple(rows),
-            oracle=self.oracle.status if self.oracle else "unchecked: the subject raised",
+            oracle=self.oracle.status if self.oracle else "unchecked: the subject did not answer",
             notes=tuple(dict.fromkeys(self.notes)),
             coverage={
                 job.relation.name: tuple(job.killed) for job in self.jobs if job.axis == "self"
@@ -300,11 +343,13 @@ def _contradicted(oracle: Oracle) -> RelationResult:
     )
 
 
-def guard(subject: Any | None, clock: Clock | None = None) -> Any | None:
+def guard(subject: Any | None, left: Callable[[], float] | None = None) -> Any | None:
     """Return a subject whose misbehavior becomes typed errors; None for none.
 
-    A call that hangs is given up soon after the budget's end, however much was left when it began.
+    Args:
+        subject: Any, or None.
+        left: Tells what is left of a budget; None without one.
     """
-    if subject is None or clock is None:
+    if subject is None or left is None:
         return None if subject is None else guarded(subject)
-    return guarded(subject, timeout_seconds=lambda: max(1.0, clock.seconds + GRACE - clock.spent))
+    return guarded(subject, timeout_seconds=HANGS, left=left)

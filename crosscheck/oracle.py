@@ -77,6 +77,7 @@ def examine(candidate: Any, reference: Any | None = None, *, seed: int = 0) -> O
     if reference is not None and in_float64(reference)[1] != "float64":
         dtype = in_float64(reference)[1]
     info = describe(right)
+    _check_vocabulary(info)
     _check_pair(describe(left), info)
     ids_BT = sample_ids(info, seed)
     noise = self_noise(full_of(right), ids_BT)
@@ -147,6 +148,15 @@ def remeasured(oracle: Oracle, ids_BT: NDArray) -> float:
         floor = max(floor, _apart(other_BTV, base_BTV[:, :shown], largest(base_BTV)))
     noise = self_noise(full, ids_BT)
     return max(floor, noise.rows if noise.rows <= ROUNDING else 0.0)
+
+
+def _check_vocabulary(info: SubjectInfo) -> None:
+    if info.vocab_size - info.first_id < 1:
+        first = f", of which those below {info.first_id} are not fed" if info.first_id else ""
+        raise CrosscheckError(
+            f"check: {info.name} has vocab_size {info.vocab_size}{first}, expected at least "
+            f"{info.first_id + 1}. It is the last axis of the logits, or what info says."
+        )
 
 
 def _check_pair(left: SubjectInfo, right: SubjectInfo) -> None:

@@ -6,6 +6,8 @@ collects `crosscheck::model.py:make::cache.partition` and so on, beside what els
 crosscheck` leaves the rest out). Importing this imports neither torch nor jax.
 """
 
+import atexit
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,6 +92,18 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     for item in session.items:
         if isinstance(item, RelationItem):
             item.purse.waiting += 1
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Keep pytest's exit code where a call of a subject never answered.
+
+    Python's own end would cut its thread off inside a framework, which aborts the process.
+    """
+    worker = sys.modules.get("crosscheck.subjects.worker")
+    if worker is not None and worker.has_left_calls_behind():
+        # After all that pytest and its plugins still have to say.
+        atexit.register(lambda: worker.leave(int(session.exitstatus)))
 
 
 @dataclass
@@ -226,6 +240,7 @@ class RelationItem(_Item):
             relations=self.name,
             budget_seconds=self.purse.share(),
             dtypes=self.dtypes,
+            stretch=True,
         )
         self.purse.pay(report.seconds)
         if report.verdict == "unsupported":
@@ -285,6 +300,7 @@ def crosscheck(request: pytest.FixtureRequest) -> Callable[..., Any]:
 
         seconds, relations, dtypes = PROFILES[_option(request.config, "profile")]
         given = {"relations": relations, "budget_seconds": seconds, "dtypes": dtypes} | options
+        given.setdefault("stretch", "budget_seconds" not in options)
         other = None if reference is None else adapt(reference)
         report = check(adapt(candidate), other, **given)
         _require_pass(report)

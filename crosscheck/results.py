@@ -88,6 +88,7 @@ class RelationResult:
         near_ties: Greedy ids that differ where rounding explains it; None where not counted.
         curve: Of a failure as it was first found: errors along positions, the cache's edges and
             the margins (JSON data).
+        late: Whether the budget ended before all of it was tried.
     """
 
     name: str
@@ -107,6 +108,7 @@ class RelationResult:
     kills: tuple[str, ...] = ()
     near_ties: int | None = None
     curve: Mapping[str, Any] | None = None
+    late: bool = False
 
 
 class NotPassedError(AssertionError):
@@ -146,14 +148,15 @@ class Report:
         """The verdict of the whole: the gravest of the rows, and never a pass of nothing.
 
         fail, error, inconclusive, blind, pass in this order; unsupported where nothing was
-        compared.
+        compared, but inconclusive where that was for want of time.
         """
         found = {row.verdict for row in self.rows}
         for verdict in _GRAVEST_FIRST[:2]:
             if verdict in found:
                 return verdict
         if not any(row.cases for row in self.rows):
-            return "unsupported"
+            late = any(row.late for row in self.rows)
+            return "inconclusive" if late else "unsupported"
         return next(verdict for verdict in _GRAVEST_FIRST if verdict in found)
 
     def __bool__(self) -> NoReturn:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.text import Text
 
 STYLES = {
@@ -27,13 +28,22 @@ Advance = Callable[[str, int, int], None]
 
 def show(lines: Iterable[str]) -> None:
     """Print lines, wrapped to the terminal with a hanging indent; the words of verdicts colored."""
-    from rich.console import Console
-
-    console = Console(highlight=False, soft_wrap=True)
+    console = _console()
     width = console.width if console.is_terminal else 0
     for line in lines:
         for part in wrapped(line, width):
             console.print(_styled(part))
+
+
+def _console() -> "Console":
+    from rich.console import Console
+
+    class Plain(Console):
+        def on_broken_pipe(self) -> None:
+            # Rich would leave with 1, which here means a divergence.
+            raise BrokenPipeError
+
+    return Plain(highlight=False, soft_wrap=True)
 
 
 def wrapped(line: str, width: int) -> list[str]:

@@ -188,9 +188,10 @@ def verdict_line(report: Report, verdict: str) -> str:
     told = ", ".join(f"{counts[kind]} {kind}" for kind in VERDICTS if counts[kind])
     cases = sum(row.cases for row in report.rows)
     named = unchecked(report) if verdict == "pass" else _named(report)
+    seen = f" ({words})" if (words := seen_words(report.rows)) else ""
     return (
-        f"{verdict.upper()}: {MEANING[exit_code(verdict)]}{named}. {told or 'nothing was run'}; "
-        f"{cases:,} cases, {report.seconds:.1f} s"
+        f"{verdict.upper()}: {MEANING[exit_code(verdict)]}{named}. {told or 'nothing was run'}"
+        f"{seen}; {cases:,} cases, {report.seconds:.1f} s"
     )
 
 
@@ -218,6 +219,30 @@ def non_finite_words(comparison: Comparison | None) -> str:
         "fault is named for it. Look for a row that reads nothing at all, a slot read before it is "
         "written, and a division by zero"
     )
+
+
+def seen_words(rows: Iterable[RelationResult]) -> str:
+    """Return in how many of the rows that pass planted faults were seen, and in which not.
+
+    Faults are planted once, in the dtype of the gate and within one subject: the same relation
+    between two subjects, or in another dtype, is taken to see what it saw there.
+    """
+    passed = [row for row in rows if row.verdict == "pass"]
+    seen = [row for row in passed if row.kills]
+    if not passed:
+        return ""
+    if len(seen) == len(passed):
+        return f"planted faults seen in all {len(seen)}"
+    gates = {row.dtype for row in seen}
+    without = Counter(_unplanted(row, gates) for row in passed if not row.kills)
+    named = ", ".join(f"{count} {kind}" for kind, count in without.items())
+    return f"planted faults seen in {len(seen)} of {len(passed)}, none planted in {named}"
+
+
+def _unplanted(row: RelationResult, gates: Set[str]) -> str:
+    if row.dtype not in gates:
+        return f"in {row.dtype}"
+    return "(parity)" if row.axis == "parity" else row.name
 
 
 def unchecked(report: Report) -> str:

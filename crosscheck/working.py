@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from crosscheck.budget import Clock
 from crosscheck.compare import Comparison, compare
-from crosscheck.errors import CrosscheckError
+from crosscheck.errors import BudgetEnded, CrosscheckError
 from crosscheck.greedy import GreedyComparison, compare_greedy
 from crosscheck.jobs import Job, with_numbers
 from crosscheck.judge import distance, largest
@@ -41,12 +41,19 @@ class Pool:
 
 def working_subject(subject: Any, dtype: str) -> Any | None:
     """Return a subject in a working dtype; None where it has it not."""
+    if why_no(subject, dtype):
+        return None
+    return subject if describe(subject).dtype == dtype else subject.cast(dtype)
+
+
+def why_no(subject: Any, dtype: str) -> str:
+    """Return why a subject has no such working dtype; "" where it has."""
     info = describe(subject)
-    if info.dtype == dtype:
-        return subject
-    if dtype == "float32" and "f32" in info.capabilities:
-        return subject.cast(dtype)
-    return None
+    if info.dtype == dtype or (dtype == "float32" and "f32" in info.capabilities):
+        return ""
+    if dtype != "float32":
+        return f"{info.name} is {info.dtype}, and is cast to float64 and float32 alone"
+    return f"{info.name} is {info.dtype}, and {info.absent.get('f32', 'it declares no f32 (cast)')}"
 
 
 def judge_working(
@@ -61,6 +68,9 @@ def judge_working(
         dtype: Its name.
         clock: The budget.
         share: Of the budget, after which no case starts.
+
+    Raises:
+        BudgetEnded: While a case ran.
     """
     if not isinstance(job.relation.level, Semantic | Bitwise):
         return None
@@ -71,6 +81,8 @@ def judge_working(
         try:
             sides = job.relation.run(candidate, reference, case)
             exact = job.relation.run(job.oracle.candidate, job.oracle.reference, case)
+        except BudgetEnded:
+            raise
         except Exception as error:
             return _result(job, dtype, "error", len(pools), sentence(error), case=case)
         if isinstance(job.relation.level, Bitwise):

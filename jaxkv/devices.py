@@ -3,6 +3,7 @@
 import jax
 
 from jaxkv.spec.errors import RequestError
+from jaxkv.spec.room import host_bytes
 
 
 def use(device: str | None) -> None:
@@ -25,3 +26,12 @@ def use(device: str | None) -> None:
             "for NVIDIA's, or leave it out."
         ) from None
     jax.config.update("jax_default_device", found[0])
+
+
+def memory_bytes() -> int | None:
+    """Return the memory of the device where arrays are made; None if nothing tells it."""
+    chosen = jax.config.jax_default_device  # pyright: ignore[reportAttributeAccessIssue] JAX adds it at run time
+    device = chosen if isinstance(chosen, jax.Device) else jax.devices(chosen)[0]
+    if device.platform == "cpu":
+        return host_bytes()
+    return (device.memory_stats() or {}).get("bytes_limit")

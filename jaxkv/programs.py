@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable
+from contextlib import suppress
 from functools import wraps
 from importlib.util import find_spec
 from pathlib import Path
@@ -78,4 +79,21 @@ def keep(folder: Path | None, *, most_bytes: int) -> None:
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     # JAX limits the folder with this package only, and raises without it.
     if find_spec("filelock"):
+        _mend(folder)
         jax.config.update("jax_compilation_cache_max_size", most_bytes)
+
+
+def _mend(folder: Path) -> None:
+    """Delete programs that an interrupted process did not write to their end.
+
+    JAX writes a program first and its time of use last, never reads one anew that it failed to, and
+    writes no other beside one without a time.
+    """
+    with suppress(ImportError, OSError), (folder / ".lockfile").open("a") as lock:
+        import fcntl  # on Unix alone
+
+        # The lock that JAX takes to write. Where another process has it, the next start mends.
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        for program in folder.glob("*-cache"):
+            if not program.with_name(f"{program.name.removesuffix('-cache')}-atime").exists():
+                program.unlink(missing_ok=True)

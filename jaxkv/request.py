@@ -13,6 +13,7 @@ from jaxtyping import Array, Int
 
 from jaxkv import caches
 from jaxkv.caches import Cache
+from jaxkv.devices import memory_bytes
 from jaxkv.loop import Terms
 from jaxkv.model import Decoder
 from jaxkv.planning import Plan, plan
@@ -21,6 +22,7 @@ from jaxkv.processors import place
 from jaxkv.sampling import Sampler
 from jaxkv.settings import Settings, plan_sampling
 from jaxkv.spec.errors import RequestError, ShapeError
+from jaxkv.spec.room import check_room
 
 
 @dataclass(frozen=True)
@@ -111,9 +113,21 @@ def _check_kinds(function: str, model: Any, cache: Any) -> None:
 
 
 def check_layout(
-    function: str, *, layout: str, page_size: int | None, options: Mapping[str, Any] | None
+    function: str,
+    *,
+    layout: str,
+    page_size: int | None,
+    options: Mapping[str, Any] | None,
+    positions: int,
 ) -> None:
-    """Refuse a layout that is none, a page size without pages, or options of another layout.
+    """Refuse a layout that is none, a wrong page size, or options of another layout.
+
+    Args:
+        function: For messages.
+        layout: By name.
+        page_size: None for the default.
+        options: What the layout alone understands.
+        positions: The model's: no page need be larger.
 
     Raises:
         RequestError: One of the three.
@@ -126,6 +140,11 @@ def check_layout(
         raise RequestError(
             f"{function}: page_size is {page_size}, but layout is {layout!r}. Leave it out, or set "
             "layout='paged'."
+        )
+    if page_size is not None and page_size > positions:
+        raise RequestError(
+            f"{function}: page_size is {page_size}, expected at most {positions}, the model's "
+            "positions. Lower it."
         )
     caches.check_options(function, layout, options or {})
 
@@ -153,9 +172,22 @@ def new_cache(
 
     Raises:
         RequestError: See `check_layout` and `caches.init`.
+        CapacityError: The cache exceeds the memory.
     """
-    check_layout("new_cache", layout=layout, page_size=page_size, options=options)
+    form = {"layout": layout, "page_size": page_size, "options": options}
+    check_layout("new_cache", **form, positions=model.config.max_positions)
     pages = {} if page_size is None else {"page_size": page_size}
+    check_room(
+        "new_cache",
+        f"capacity is {slots}",
+        model.config,
+        rows=request.plan.batch,
+        tokens=slots,
+        dtype=str(model.dtype),
+        options={"layout": layout, "slack": slack, **pages, **(options or {})},
+        room_bytes=memory_bytes(),
+        advice="Lower capacity or max_new_tokens, or give fewer prompts",
+    )
     sources = request.plan.sources
     wide = {} if sources is None else {"source_capacity": sources.ids_BE.shape[1]}
     return caches.init(

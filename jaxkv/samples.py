@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Int
 
 from jaxkv import caches, programs
-from jaxkv.branching import Form, check_budgets, check_whole, plan_cache
+from jaxkv.branching import Form, check_budgets, check_memory, check_whole, plan_cache
 from jaxkv.caches import Cache
 from jaxkv.encoder import encode
 from jaxkv.loop import Sources, Terms, Text, append, extend, start
@@ -186,6 +186,7 @@ def sample_many(
         page_size=page_size,
         options=layout_options,
     )
+    check_memory("sample_many", "samples", samples, model, form)
     if seed_BM is None:
         first_B1 = request.settings.seed_B[:, None]
         # uint32 wraps around, which is the rule.

@@ -14,7 +14,7 @@ import numpy as np
 from jaxkv import caches, programs
 from jaxkv.beam_stops import search_past
 from jaxkv.beams import Beams, Goal, search
-from jaxkv.branching import check_budgets, check_whole, plan_cache
+from jaxkv.branching import check_budgets, check_memory, check_whole, plan_cache
 from jaxkv.model import Decoder, params_of
 from jaxkv.planning import Plan
 from jaxkv.processor_settings import Bias
@@ -187,6 +187,7 @@ def beam_search(
         page_size=page_size,
         options=layout_options,
     )
+    check_memory("beam_search", "beams", beams, model, form)
     before = programs.PROGRAMS.traces
     given = params_of(model), *device_arrays(request), goal, device_sources(request)
     sizes: dict[str, Any] = {

@@ -116,7 +116,8 @@ def stream(
             raise RequestError(
                 f"stream: {name} is {value!r}, expected a whole number of at least 1."
             )
-    check_layout("stream", layout=layout, page_size=page_size, options=layout_options)
+    form = {"layout": layout, "page_size": page_size, "options": layout_options}
+    check_layout("stream", **form, positions=model.config.max_positions)
     check_store(
         "stream",
         model,

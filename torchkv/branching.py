@@ -12,9 +12,11 @@ import torch
 
 from jaxkv.spec.config import ModelConfig
 from jaxkv.spec.errors import RequestError, Unsupported
+from jaxkv.spec.room import check_room
 from torchkv import caches
 from torchkv.caches import LAYOUTS, Cache
 from torchkv.caches.pages import PAGE_SIZE
+from torchkv.devices import memory_bytes
 from torchkv.model import Decoder
 from torchkv.planning import Plan
 from torchkv.request import Request, check_layout
@@ -114,7 +116,8 @@ def plan_cache(
             f"{function}: layout is {layout!r}, which keeps nothing to give to several rows, "
             f"expected one of {', '.join(BRANCHING)}. Choose one that has `gather`."
         )
-    check_layout(function, layout=layout, page_size=page_size, options=options)
+    asked = {"layout": layout, "page_size": page_size, "options": options}
+    check_layout(function, **asked, positions=model.config.max_positions)
     form: dict[str, Any] = {"layout": layout, "slack": slack, **(options or {})}
     if layout == "paged":
         size = PAGE_SIZE if page_size is None else page_size
@@ -123,6 +126,32 @@ def plan_cache(
     if request.plan.sources is not None:
         form["source_capacity"] = request.plan.sources.ids_BE.shape[1]
     return Form(request.plan.batch, request.plan.reach, model.dtype, tuple(sorted(form.items())))
+
+
+def check_memory(function: str, name: str, branches: int, model: Decoder, form: Form) -> None:
+    """Refuse more branches than the memory holds.
+
+    Args:
+        function: For messages.
+        name: Of the argument.
+        branches: Its number, of each prompt.
+        model: The decoder.
+        form: Of the cache that they begin with.
+
+    Raises:
+        CapacityError: They are more.
+    """
+    check_room(
+        function,
+        f"{name} is {branches}",
+        model.config,
+        rows=branches * form.batch,
+        tokens=form.capacity,
+        dtype=str(form.dtype).removeprefix("torch."),
+        options=dict(form.options),
+        room_bytes=memory_bytes(),
+        advice=f"Lower {name} or max_new_tokens",
+    )
 
 
 def pool_for(found: Plan, *, branches: int, page_size: int) -> int:

@@ -3,6 +3,7 @@
 import torch
 
 from jaxkv.spec.errors import RequestError
+from jaxkv.spec.room import host_bytes
 
 
 def use(device: str | None) -> None:
@@ -22,3 +23,11 @@ def use(device: str | None) -> None:
             "PyTorch for NVIDIA's, or leave it out."
         )
     torch.set_default_device(device)
+
+
+def memory_bytes() -> int | None:
+    """Return the memory of the device where tensors are made; None if nothing tells it."""
+    device = torch.get_default_device()
+    if device.type == "cpu":
+        return host_bytes()
+    return torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else None

@@ -13,8 +13,10 @@ from jaxtyping import Int
 from torch import Tensor as Array
 
 from jaxkv.spec.errors import RequestError, ShapeError
+from jaxkv.spec.room import check_room
 from torchkv import caches
 from torchkv.caches import Cache
+from torchkv.devices import memory_bytes
 from torchkv.loop import Terms
 from torchkv.model import Decoder
 from torchkv.planning import Plan, plan
@@ -112,9 +114,21 @@ def _check_kinds(function: str, model: Any, cache: Any) -> None:
 
 
 def check_layout(
-    function: str, *, layout: str, page_size: int | None, options: Mapping[str, Any] | None
+    function: str,
+    *,
+    layout: str,
+    page_size: int | None,
+    options: Mapping[str, Any] | None,
+    positions: int,
 ) -> None:
-    """Refuse a layout that is none, a page size without pages, or options of another layout.
+    """Refuse a layout that is none, a wrong page size, or options of another layout.
+
+    Args:
+        function: For messages.
+        layout: By name.
+        page_size: None for the default.
+        options: What the layout alone understands.
+        positions: The model's: no page need be larger.
 
     Raises:
         RequestError: One of the three.
@@ -127,6 +141,11 @@ def check_layout(
         raise RequestError(
             f"{function}: page_size is {page_size}, but layout is {layout!r}. Leave it out, or set "
             "layout='paged'."
+        )
+    if page_size is not None and page_size > positions:
+        raise RequestError(
+            f"{function}: page_size is {page_size}, expected at most {positions}, the model's "
+            "positions. Lower it."
         )
     caches.check_options(function, layout, options or {})
 
@@ -154,9 +173,22 @@ def new_cache(
 
     Raises:
         RequestError: See `check_layout` and `caches.init`.
+        CapacityError: The cache exceeds the memory.
     """
-    check_layout("new_cache", layout=layout, page_size=page_size, options=options)
+    form = {"layout": layout, "page_size": page_size, "options": options}
+    check_layout("new_cache", **form, positions=model.config.max_positions)
     pages = {} if page_size is None else {"page_size": page_size}
+    check_room(
+        "new_cache",
+        f"capacity is {slots}",
+        model.config,
+        rows=request.plan.batch,
+        tokens=slots,
+        dtype=str(model.dtype).removeprefix("torch."),
+        options={"layout": layout, "slack": slack, **pages, **(options or {})},
+        room_bytes=memory_bytes(),
+        advice="Lower capacity or max_new_tokens, or give fewer prompts",
+    )
     sources = request.plan.sources
     wide = {} if sources is None else {"source_capacity": sources.ids_BE.shape[1]}
     with model.embed.device:

@@ -18,7 +18,7 @@ from jaxkv.spec.config import ModelConfig
 from jaxkv.spec.errors import RequestError
 from jaxkv.spec.stop import Decode, check_stops
 from torchkv import caches
-from torchkv.branching import Form, check_budgets, check_whole, plan_cache
+from torchkv.branching import Form, check_budgets, check_memory, check_whole, plan_cache
 from torchkv.caches import Cache
 from torchkv.encoder import encode
 from torchkv.loop import Sources, Terms, Text, append, extend, start
@@ -187,6 +187,7 @@ def sample_many(
         page_size=page_size,
         options=layout_options,
     )
+    check_memory("sample_many", "samples", samples, model, form)
     if seed_BM is None:
         first_B1 = request.settings.seed_B[:, None]
         # uint32 wraps around, which is the rule.

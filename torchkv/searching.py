@@ -16,7 +16,7 @@ from jaxkv.spec.stop import Certain, Decode, Stops, check_stops
 from torchkv import caches
 from torchkv.beam_stops import search_past
 from torchkv.beams import Beams, Goal, search
-from torchkv.branching import check_budgets, check_whole, plan_cache
+from torchkv.branching import check_budgets, check_memory, check_whole, plan_cache
 from torchkv.model import Decoder, params_of
 from torchkv.processor_settings import Bias
 from torchkv.request import Request, check, device_arrays, device_sources
@@ -186,6 +186,7 @@ def beam_search(
         page_size=page_size,
         options=layout_options,
     )
+    check_memory("beam_search", "beams", beams, model, form)
     given = params_of(model), *device_arrays(request, device), goal, device_sources(request, device)
     sizes: dict[str, Any] = {
         "config": model.config,

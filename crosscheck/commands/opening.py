@@ -1,6 +1,7 @@
 """Make the subjects that a command names, and say in a line why one cannot be made."""
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,28 @@ def seconds_left(budget: float, *, began: float) -> float:
         began: As `budget.now` gives it.
     """
     return max(1.0, budget - max(0.0, Clock(budget, began).spent - GRACE_SECONDS))
+
+
+def check_places(options: Any) -> None:
+    """Refuse files that can't be written, before the work whose result they are to hold.
+
+    Args:
+        options: Of any command; `json` and `html` may be among them.
+
+    Raises:
+        CrosscheckError: A folder is not there, or is no place to write.
+    """
+    for name in ("json", "html"):
+        file = getattr(options, name, None)
+        if file is None or (file == "-" and name == "json"):
+            continue
+        folder = Path(file).absolute().parent
+        if not folder.is_dir():
+            raise CrosscheckError(f"--{name} {file}: no folder {folder}. Make it first.")
+        if Path(file).is_dir():
+            raise CrosscheckError(f"--{name} {file}: a folder, expected the name of a file.")
+        if not os.access(file if Path(file).exists() else folder, os.W_OK):
+            raise CrosscheckError(f"--{name} {file}: Permission denied.")
 
 
 def write_json(data: Any, file: str | None) -> None:

@@ -53,7 +53,7 @@ def add_run(
         default=budget,
         metavar="TIME",
         help="how long the run may take in all, as 90s or 2m (default 60s"
-        + (", after loading, and up to 150s for a large model)" if budget is None else ")"),
+        + (", after loading, and up to 600s for a large model)" if budget is None else ")"),
     )
     add("--seed", type=int, default=0, metavar="N", help="of all that is drawn (default 0)")
 

@@ -108,7 +108,7 @@ def checked(options: argparse.Namespace) -> tuple[Report, Mapping[int, str]]:
 
 def time_notes(report: Report, budget: float | None, loading: float) -> Iterator[str]:
     """Yield where the time went, if there was too little of it."""
-    if any("budget" in row.reason for row in report.rows if row.verdict == "inconclusive"):
+    if any(row.late for row in report.rows if row.verdict == "inconclusive"):
         given = f"{report.seconds:.0f} s after it" if budget is None else f"{budget:g} s"
         yield (
             f"{loading:.0f} s went into loading; {given} were too few for all relations. "

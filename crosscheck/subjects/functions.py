@@ -5,7 +5,7 @@ Letters: B rows, T tokens, V vocabulary.
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -49,13 +49,20 @@ class FunctionSubject:
 
     Attributes:
         driver: Lines that drive the bare model, for reproducers, where an adapter knows them.
+        named: Whether a name was given; else whoever knows a better one may `rename` it.
     """
 
     driver: tuple[str, ...] = ()
+    named: bool = True
 
     def __init__(self, info: SubjectInfo, calls: dict[str, Callable[..., Any]]) -> None:
         self.info = info
         self._calls = calls
+
+    def rename(self, name: str) -> "FunctionSubject":
+        """Give the subject, and what is cast from it, another name; return it."""
+        self.info, self.named = replace(self.info, name=name), True
+        return self
 
     def full(self, ids: NDArray, **options: Any) -> NDArray:
         """Return logits [B, T, V] without any cache."""
@@ -111,7 +118,11 @@ class FunctionSubject:
 
     def cast(self, dtype: str) -> Any:
         """Return the same function in another dtype."""
-        return self if dtype == self.info.dtype else self._call("cast")(dtype)
+        if dtype == self.info.dtype:
+            return self
+        cast = self._call("cast")(dtype)
+        is_nameless = isinstance(cast, FunctionSubject) and not cast.named
+        return cast.rename(self.info.name) if is_nameless else cast
 
     def variant(self, name: str) -> Any:
         """Return the same function in another form."""
@@ -167,7 +178,9 @@ def from_functions(
         sample = np.asarray(full(np.zeros((1, 2), np.int32)))
         facts = {"dtype": str(sample.dtype), "vocab_size": sample.shape[-1]} | facts
     named = {"name": getattr(full, "__qualname__", "functions"), "framework": "numpy"} | facts
-    return FunctionSubject(SubjectInfo(**named, capabilities=frozenset(declared)), given)
+    made = FunctionSubject(SubjectInfo(**named, capabilities=frozenset(declared)), given)
+    made.named = "name" in facts
+    return made
 
 
 def _split(values: dict[str, Any]) -> tuple[dict[str, Any], dict[str, bool]]:

@@ -3,6 +3,7 @@
 Letters: B rows, T tokens, V vocabulary.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -32,9 +33,11 @@ Seconds = float | Callable[[], float]
 class Guarded:
     """A subject whose calls are timed, whose inputs and results are checked."""
 
-    def __init__(self, subject: Any, *, timeout_seconds: Seconds, worker: Worker) -> None:
+    def __init__(
+        self, subject: Any, *, timeout_seconds: Seconds, left: Seconds, worker: Worker
+    ) -> None:
         self.subject = subject
-        self.timeout_seconds = timeout_seconds
+        self.timeout_seconds, self.left = timeout_seconds, left
         self._worker = worker
         self.info: SubjectInfo = describe(subject)
 
@@ -50,7 +53,9 @@ class Guarded:
         other = self._timed(f"{self.info.name}.{name}{_said(given)}", call, given, options)
         if other is self.subject:
             return self
-        return Guarded(other, timeout_seconds=self.timeout_seconds, worker=self._worker)
+        return Guarded(
+            other, timeout_seconds=self.timeout_seconds, left=self.left, worker=self._worker
+        )
 
     def _checked(self, name: str, call: Callable[..., Any], given: Any, options: Any) -> Any:
         what = f"{self.info.name}.{name}{_said(given)}"
@@ -65,10 +70,11 @@ class Guarded:
         return result
 
     def _timed(self, what: str, call: Callable[..., Any], given: Any, options: Any) -> Any:
-        seconds = self.timeout_seconds
-        seconds = seconds() if callable(seconds) else seconds
+        own, left = (x() if callable(x) else x for x in (self.timeout_seconds, self.left))
         try:
-            return self._worker.run(lambda: call(*given, **options), seconds, what)
+            return self._worker.run(
+                lambda: call(*given, **options), min(own, left), what, of_budget=left < own
+            )
         except CrosscheckError:
             raise
         except BaseException as error:
@@ -79,18 +85,23 @@ class Guarded:
             raise SubjectRaised(f"{what}: raised {said}.") from error
 
 
-def guarded(subject: Any, *, timeout_seconds: Seconds = TIMEOUT_SECONDS) -> Guarded:
+def guarded(
+    subject: Any, *, timeout_seconds: Seconds = TIMEOUT_SECONDS, left: Seconds = math.inf
+) -> Guarded:
     """Return the subject behind checks; everything else of it passes through.
 
-    The time-out is a number, or a function that is asked before each call (what is left of a
-    budget); it holds for casts and variants too.
     Each call may raise, beside the subject's own `CrosscheckError`s: `SubjectRaised`,
-    `WrongResult` (shape, dtype, kind of result), `InputChanged`, `TimedOut`. After a time-out no
-    further call is made.
+    `WrongResult` (shape, dtype, kind of result), `InputChanged`, `TimedOut`, `BudgetEnded`. After
+    a call that did not answer no further one is made.
+
+    Args:
+        subject: Whose calls, casts and variants are guarded.
+        timeout_seconds: After which a call hangs; a number, or a function asked before each call.
+        left: What is left of a budget, likewise: a call that it cuts off did not hang.
     """
     if isinstance(subject, Guarded):
         return subject
-    return Guarded(subject, timeout_seconds=timeout_seconds, worker=Worker())
+    return Guarded(subject, timeout_seconds=timeout_seconds, left=left, worker=Worker())
 
 
 def assert_repeatable(subject: Any, ids: NDArray) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from crosscheck.adapters.dispatch import adapt, kind_of
 from crosscheck.errors import CrosscheckError, SubjectRaised
+from crosscheck.subjects.functions import FunctionSubject
 from crosscheck.subjects.modules import importable, one_line
 from crosscheck.subjects.protocol import Documented, describe
 
@@ -137,6 +138,8 @@ def _from_factory(where: str, name: str, options: dict[str, Any]) -> Any:
 
 
 def _adapted(what: str, made: Any, hints: dict[str, Any]) -> Any:
+    if isinstance(made, FunctionSubject) and not made.named:
+        return made.rename(what)
     if hasattr(made, "info") and hasattr(made, "full"):
         return made
     if not isinstance(made, dict):

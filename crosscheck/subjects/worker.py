@@ -1,13 +1,15 @@
 """Run calls with a time-out that really returns: on a daemon thread that can be left behind."""
 
 import atexit
+import os
 import queue
+import sys
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
-from crosscheck.errors import TimedOut
+from crosscheck.errors import BudgetEnded, TimedOut
 
 
 class Worker:
@@ -17,16 +19,27 @@ class Worker:
         self._jobs: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self.hung: str | None = None
+        self._error: type[TimedOut] = TimedOut
         _WORKERS.add(self)
 
-    def run(self, call: Callable[[], Any], seconds: float, what: str) -> Any:
+    def run(
+        self, call: Callable[[], Any], seconds: float, what: str, *, of_budget: bool = False
+    ) -> Any:
         """Return what the call returns, or raise what it raises.
 
+        Args:
+            call: What to run.
+            seconds: How long to wait.
+            what: What errors call it.
+            of_budget: Whether these seconds are what is left of a budget, and so no proof of a
+                hang.
+
         Raises:
-            TimedOut: It took longer than so many seconds, or an earlier call did.
+            TimedOut: It took longer than so many seconds, or an earlier call did; `BudgetEnded`
+                where that was the budget's end.
         """
         if self.hung is not None:
-            raise TimedOut(f"{what}: not called, {self.hung} never answered.")
+            raise self._error(f"{what}: not called, {self.hung} never answered.")
         if threading.current_thread() is self._thread:
             return call()
         if self._thread is None:
@@ -37,9 +50,13 @@ class Worker:
         try:
             fine, value = answer.get(timeout=max(seconds, 0.001))
         except queue.Empty:
+            self.hung, self._error = what, BudgetEnded if of_budget else TimedOut
+            rest = " that were left" if of_budget else ""
+            raise self._error(f"{what}: no answer within {seconds:.3g} seconds{rest}.") from None
+        except BaseException:
+            # Interrupted: whoever leaves the process must know that the call is still running.
             self.hung = what
-            told = f"{what}: no answer within {seconds:g} seconds."
-            raise TimedOut(told, seconds=seconds) from None
+            raise
         if fine:
             return value
         raise value
@@ -79,6 +96,13 @@ _WORKERS: weakref.WeakSet[Worker] = weakref.WeakSet()
 def has_left_calls_behind() -> bool:
     """Return whether any call that was given up is still running."""
     return any(worker.is_left_behind for worker in list(_WORKERS))
+
+
+def leave(code: int) -> NoReturn:
+    """Leave the process at once, what was printed flushed first."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 @atexit.register

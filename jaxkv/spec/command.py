@@ -5,11 +5,9 @@ What a twin computes, it computes in its own cli.py.
 
 import argparse
 import json
-import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from jaxkv.spec import (
     command_generate,
@@ -19,8 +17,10 @@ from jaxkv.spec import (
     flag_groups,
 )
 from jaxkv.spec.checkpoint import Checkpoint
+from jaxkv.spec.command_endings import ended
 from jaxkv.spec.command_generate import Prepare
-from jaxkv.spec.errors import JaxkvError, RequestError, SourceError
+from jaxkv.spec.command_words import reword
+from jaxkv.spec.errors import RequestError, SourceError
 from jaxkv.spec.source import open_source, open_tokenizer
 
 DTYPES = ("float32", "bfloat16", "float64")
@@ -29,25 +29,17 @@ STORED = "stored"
 
 
 def main(program: str, prepare: Prepare, argv: Sequence[str] | None) -> int:
-    """Return the exit code of one command: 0, or 2 after one line for an error of ours.
+    """Return the exit code of one command, see `ended`; argparse exits by itself."""
+    options = argparse.Namespace()
 
-    1 if nobody reads the output any more. Other errors pass through.
-    """
-    options = parser(program).parse_args(argv)
-    try:
+    def work() -> None:
+        parser(program).parse_args(argv, options)
         if hasattr(options, "run"):
             options.run(options)
         else:
             {"generate": command_generate.run, "score": _score}[options.command](options, prepare)
-        sys.stdout.flush()
-    except JaxkvError as error:
-        print(f"{program}: {error}", file=sys.stderr)
-        return 2
-    except BrokenPipeError:
-        # Whoever read has seen enough; Python would complain once more when it closes the pipe.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    return 0
+
+    return ended(program, work, lambda message: reword(message, options))
 
 
 def _score(options: argparse.Namespace, prepare: Prepare) -> None:
@@ -81,6 +73,10 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Exit with 2 after one line, as for every other wrong input."""
         self.exit(2, f"{self.prog}: {message}. See {self.prog} --help.\n")
+
+    def print_help(self, file: Any = None) -> None:
+        """Print the help; argparse itself says nothing where it cannot be written."""
+        print(self.format_help(), end="", file=file)
 
 
 def dtype_of(options: argparse.Namespace, checkpoint: Checkpoint) -> str:

@@ -1,7 +1,9 @@
 """The options that keep a command line's cache in a file, and what must agree before it goes on."""
 
 import argparse
+import os
 from collections.abc import Sequence
+from pathlib import Path
 
 from jaxkv.spec.cache_file import Saved
 from jaxkv.spec.config import ModelConfig
@@ -30,6 +32,7 @@ def check(options: argparse.Namespace) -> None:
 
     Raises:
         RequestError: They do.
+        SourceError: A cache cannot be written where it should be.
     """
     kept = _is_kept(options)
     refused = {
@@ -46,6 +49,26 @@ def check(options: argparse.Namespace) -> None:
     for message, holds in refused.items():
         if holds:
             raise RequestError(f"generate: {message}")
+    if options.save_cache is not None:
+        _check_place(Path(options.save_cache))
+
+
+def _check_place(path: Path) -> None:
+    """Refuse a place where nothing can be written, before anything is computed for it.
+
+    Raises:
+        SourceError: It is a folder, or its folder is not there or may not be written to.
+    """
+    facts = {
+        f"there is no folder {path.parent}": not path.parent.is_dir(),
+        "it is a folder": path.is_dir(),
+        f"the folder {path.parent} may not be written to": not os.access(path.parent, os.W_OK),
+    }
+    for fact, holds in facts.items():
+        if holds:
+            raise SourceError(
+                f"generate: --save-cache {path} cannot be written: {fact}. Choose another place."
+            )
 
 
 def check_model(options: argparse.Namespace, config: ModelConfig) -> None:

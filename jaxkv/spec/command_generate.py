@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Protocol
 
-from jaxkv.spec import command_cache, flag_groups, flags_drafts, terminal
+from jaxkv.spec import command_cache, flag_groups, flags_drafts, flags_logprobs, terminal
 from jaxkv.spec.chat import render_chat
 from jaxkv.spec.checkpoint import Checkpoint
 from jaxkv.spec.errors import Unsupported
@@ -87,8 +87,10 @@ class Report:
         prompt_ids: The encoded prompt.
         ids: New ids only.
         text: The new ids' text.
-        ttft_seconds: Time of the same program with a budget of one token, compiled before; None
-            without new tokens.
+        first_call_seconds: Of the first call, for one token: compiling counts where the twin
+            compiles, opening the model does not. The note after a printed text counts alike.
+        ttft_seconds: Of the same call once more, so that compiling does not count; None without new
+            tokens.
         decode_tokens_per_second: (N - 1) / (time of N tokens - time of one); None below 2 new
             tokens.
         compilations: Programs traced; None where nothing is compiled.
@@ -101,6 +103,7 @@ class Report:
     prompt_ids: list[int]
     ids: list[int]
     text: str
+    first_call_seconds: float
     ttft_seconds: float | None
     decode_tokens_per_second: float | None
     compilations: int | None
@@ -118,6 +121,7 @@ def run(options: argparse.Namespace, prepare: Prepare) -> None:
     flag_groups.check(options)
     checkpoint = open_source(options.model, mtp=options.draft == flags_drafts.MTP)
     command_cache.check_model(options, checkpoint.config)
+    flags_logprobs.check_model(options, checkpoint.config)
     tokenizer = open_tokenizer(checkpoint)
     if options.chat:
         prompt_ids = _chat_ids(checkpoint, tokenizer, options.prompt)
@@ -163,7 +167,7 @@ def run(options: argparse.Namespace, prepare: Prepare) -> None:
         print(line)
     if options.save_cache is not None:
         engine.save(options.save_cache, outcomes[0])
-    terminal.show_note(shown)
+    terminal.show_note(shown, is_streamed=not outcomes)
 
 
 def _is_streamed(options: argparse.Namespace) -> bool:
@@ -211,7 +215,7 @@ def measure(
 
     It runs once to compile, once for one token, once in full.
     """
-    warm = generate(prompt_ids, min(max_new_tokens, 1))
+    call_seconds, warm = _timed(generate, prompt_ids, min(max_new_tokens, 1))
     first_seconds, _ = _timed(generate, prompt_ids, min(max_new_tokens, 1))
     all_seconds, result = _timed(generate, prompt_ids, max_new_tokens)
     ids = result.new_tokens[0]
@@ -223,6 +227,7 @@ def measure(
         prompt_ids=prompt_ids,
         ids=ids,
         text=decode(ids),
+        first_call_seconds=call_seconds,
         ttft_seconds=first_seconds if ids else None,
         decode_tokens_per_second=rate,
         compilations=traced,

@@ -54,6 +54,11 @@ def _check(options: argparse.Namespace) -> None:
         _refuse(
             options, _PLAIN, f"but {which} keeps one cache of its own", "Leave out one of them."
         )
+    if options.samples is not None and options.temperature == 0:
+        raise RequestError(
+            f"generate: --samples is {options.samples} at --temperature 0, which gives one text as "
+            "often. Give a --temperature above 0, or leave out --samples."
+        )
 
 
 def _refuse(options: argparse.Namespace, defaults: dict[str, Any], why: str, advice: str) -> None:
@@ -118,9 +123,15 @@ def _branches(
 def _rest(options: argparse.Namespace, outcome: Any, decode: Decode) -> list[str]:
     for name, mark in (("beams", "score"), ("samples", "seed")):
         told = _tell(options, outcome, decode).get(name, ())
-        if told:
-            return [f"[{mark} {each[mark]}] {each['text']}" for each in told[1:]]
+        if len(told) > 1:
+            first, *others = ({**each, mark: _short(each[mark])} for each in told)
+            rest = [f"[{mark} {each[mark]}] {each['text']}" for each in others]
+            return [f"[{mark} {first[mark]}] the text above", *rest]
     return []
+
+
+def _short(mark: float) -> str:
+    return f"{mark:.4f}" if isinstance(mark, float) else str(mark)
 
 
 GROUP = FlagGroup(_add, _read, _check, _entry, _tell, _rest)

@@ -4,8 +4,9 @@ import argparse
 from typing import Any
 
 from jaxkv.spec import command_cache
-from jaxkv.spec.flag_group import FlagGroup
-from jaxkv.spec.layout_flags import add_flags, read_flags
+from jaxkv.spec.errors import RequestError
+from jaxkv.spec.flag_group import FlagGroup, given
+from jaxkv.spec.layout_flags import add_flags, given_flags, read_flags
 
 LAYOUTS = ("contiguous", "window", "paged", "quantized", "sinks", "sinks_absolute")
 
@@ -18,6 +19,18 @@ def _add(parser: argparse.ArgumentParser) -> None:
     add_flags(parser)
 
 
+def _check(options: argparse.Namespace) -> None:
+    if not options.no_cache:
+        return
+    asked = given(options, {"capacity": None, "layout": "contiguous", "page_size": None})
+    asked |= given_flags(options)
+    for name, value in asked.items():
+        raise RequestError(
+            f"generate: --{name.replace('_', '-')} is {value}, and --no-cache makes no cache. "
+            "Leave out one of them."
+        )
+
+
 def _read(options: argparse.Namespace) -> dict[str, Any]:
     return {
         "capacity": options.capacity,
@@ -28,4 +41,4 @@ def _read(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-GROUP = FlagGroup(_add, _read)
+GROUP = FlagGroup(_add, _read, _check)

@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
+from jaxkv.spec.config import ModelConfig
 from jaxkv.spec.errors import RequestError
 from jaxkv.spec.flag_group import FlagGroup
 from jaxkv.spec.stop import Decode
@@ -33,6 +34,19 @@ def _check(options: argparse.Namespace) -> None:
         raise RequestError(
             f"generate: --logprobs is {options.logprobs}, and only --json prints them. Give "
             "--json, or leave out --logprobs."
+        )
+
+
+def check_model(options: argparse.Namespace, config: ModelConfig) -> None:
+    """Refuse more likeliest tokens than a model has.
+
+    Raises:
+        RequestError: They are more.
+    """
+    if options.logprobs is not None and options.logprobs > config.vocab_size:
+        raise RequestError(
+            f"generate: --logprobs is {options.logprobs}, expected at most {config.vocab_size}, "
+            "the model's vocabulary. Lower it."
         )
 
 

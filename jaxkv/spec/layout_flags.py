@@ -27,18 +27,24 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(f"--{name.replace('_', '-')}", type=_value, metavar="X", help=about)
 
 
+def given_flags(options: argparse.Namespace) -> dict[str, Any]:
+    """Return what was given for a layout alone, by name, whether or not it has it."""
+    values = {name: getattr(options, name) for name in _FLAGS}
+    return {name: value for name, value in values.items() if value is not None}
+
+
 def read_flags(function: str, options: argparse.Namespace) -> dict[str, Any]:
     """Return what was given for the layout alone, as `caches.init` takes it.
 
     Raises:
         RequestError: An option of another layout.
     """
-    given = {name: getattr(options, name) for name in _FLAGS}
-    given = {name: value for name, value in given.items() if value is not None}
+    given = given_flags(options)
     for name in given:
         if name not in _OF.get(options.layout, ()):
             raise RequestError(
-                f"{function}: layout {options.layout!r} has no option {name!r}. Leave it out."
+                f"{function}: --{name.replace('_', '-')} is {given[name]}, which --layout "
+                f"{options.layout} does not have. Leave it out."
             )
     return given
 

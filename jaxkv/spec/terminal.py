@@ -4,8 +4,12 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from jaxkv.spec.stop import Decode, Stops
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 Rows = list[list[int]]
 Progress = Callable[[int, int], None]
@@ -88,28 +92,39 @@ def show_stream(
                 first = time.perf_counter()
                 if out.is_terminal:
                     bar.stop()
-                out.print(prompt, end="", markup=False, style="dim")
+                _show_prompt(out, prompt)
             print(text, end="", flush=True)
     if first is None:
-        out.print(prompt, end="", markup=False, style="dim")
+        _show_prompt(out, prompt)
         print()
         return Shown([], None, 0.0)
     print()
     return Shown(list(ids), first - begin, time.perf_counter() - first)
 
 
-def show_note(shown: Shown) -> None:
+def _show_prompt(out: "Console", prompt: str) -> None:
+    if out.is_terminal:
+        out.print(prompt, end="", markup=False, style="dim")
+    else:
+        # rich has an exit code of its own for a reader that has left.
+        print(prompt, end="")
+
+
+def show_note(shown: Shown, *, is_streamed: bool) -> None:
     """Print how many tokens there were and how long they took, on stderr.
 
     No rate: a first run compiles on the way, which is no property of the model. `--json` measures
     one, on a program that is compiled already.
+
+    Args:
+        shown: What was printed.
+        is_streamed: Whether tokens came one after the other; else the first came with the last.
     """
     from rich.console import Console
 
     note = f"{len(shown.ids)} tokens"
     if shown.first_seconds is not None:
         whole = shown.first_seconds + shown.rest_seconds
-        note += (
-            f" in {whole:.1f} s, the first after {shown.first_seconds:.1f} s, compiling included"
-        )
+        first = f", the first after {shown.first_seconds:.1f} s" if is_streamed else ""
+        note += f" in {whole:.1f} s{first} (any compiling included, opening the model not)"
     Console(stderr=True, highlight=False, style="dim").print(note)

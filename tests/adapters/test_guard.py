@@ -1,5 +1,6 @@
 """Whatever a subject does wrong is one typed error with one sentence."""
 
+import signal
 import threading
 import weakref
 
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 
 from crosscheck.errors import (
+    BudgetEnded,
     InputChanged,
     NotRepeatable,
     Refused,
@@ -16,6 +18,7 @@ from crosscheck.errors import (
 )
 from crosscheck.subjects.functions import from_functions
 from crosscheck.subjects.guard import assert_repeatable, guarded
+from crosscheck.subjects.worker import Worker
 
 VOCAB = 5
 IDS = np.zeros((2, 3), np.int32)
@@ -90,6 +93,35 @@ def test_a_hang_returns_and_is_not_asked_again():
     with pytest.raises(TimedOut, match=r"not called, mine\.full"):
         hung.full(IDS)
 
+    answer.set()
+
+
+def test_a_call_that_outlasts_the_budget_is_no_hang():
+    answer = threading.Event()
+    inner = subject(lambda ids: answer.wait(60) and right(ids)).subject
+    cut = guarded(inner, timeout_seconds=60, left=lambda: 0.1)
+
+    with pytest.raises(BudgetEnded, match=r"no answer within 0\.1 seconds that were left\.$"):
+        cut.full(IDS)
+    with pytest.raises(BudgetEnded, match=r"not called, mine\.full"):
+        cut.full(IDS)
+    with pytest.raises(TimedOut) as hang:
+        guarded(inner, timeout_seconds=0.1, left=60).full(IDS)
+
+    assert hang.type is TimedOut
+    answer.set()
+
+
+def test_an_interrupted_call_is_known_to_run_on():
+    answer, worker = threading.Event(), Worker()
+    signal.setitimer(signal.ITIMER_REAL, 0.1)
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+
+    with pytest.raises(KeyboardInterrupt):
+        worker.run(lambda: answer.wait(60), 60, "full")
+    signal.signal(signal.SIGALRM, before)
+
+    assert worker.is_left_behind
     answer.set()
 
 

@@ -12,9 +12,16 @@ from crosscheck.subjects.sources import load_subject, parse
 FILE = """
     import numpy as np
     from beside import VOCAB
+    from crosscheck.subjects.functions import from_functions
 
     def plain(scale=1):
         return lambda ids: scale * np.zeros((*ids.shape, VOCAB))
+
+    def nameless():
+        return from_functions(plain(), cast=lambda dtype: from_functions(plain(), dtype=dtype))
+
+    def named():
+        return from_functions(plain(), name="its own")
 
     def told():
         return plain()
@@ -55,6 +62,14 @@ def test_a_file_gives_its_factorys_model_with_its_options(file):
     assert subject.full(np.zeros((1, 2), int)).shape == (1, 2, 7)
     assert subject.source == f"{file}:plain?scale=2"
     assert subject.bare is True
+
+
+def test_functions_without_a_name_are_called_as_on_the_command_line(file):
+    subject = load_subject(f"{file}:nameless")
+
+    assert subject.info.name == f"{file}:nameless"
+    assert subject.cast("float32").info.name == f"{file}:nameless"
+    assert load_subject(f"{file}:named").info.name == "its own"
 
 
 def test_a_factory_may_document_a_difference(file):

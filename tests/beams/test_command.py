@@ -53,10 +53,11 @@ def test_beams_are_printed_with_ids_text_and_score(twin, run):
     assert report["beams"][0]["text"] == report["text"]
     assert report["forwarded_positions"] == int(found.forwarded_positions_B[0])
     _, printed, _ = run(twin, *flags)
-    second = report["beams"][1]
+    first, second = report["beams"]
     assert printed.splitlines() == [
         f"3 1 4 {report['text']}",
-        f"[score {second['score']}] {second['text']}",
+        f"[score {first['score']:.4f}] the text above",
+        f"[score {second['score']:.4f}] {second['text']}",
     ]
 
 
@@ -93,7 +94,7 @@ def test_beams_tell_log_probabilities_and_end_before_a_stop_string(twin, run):
     assert first["logprobs"] == report["logprobs"]
     assert [each["id"] for each in second["logprobs"]] == second["ids"]
     assert {len(each["top"]) for each in second["logprobs"]} == {2}
-    assert printed.splitlines()[1] == f"[score {second['score']}] {second['text']}"
+    assert printed.splitlines()[2] == f"[score {second['score']:.4f}] {second['text']}"
 
 
 @twins
@@ -157,12 +158,12 @@ def test_samples_take_penalties_and_tell_log_probabilities(twin, run):
         ),
         (
             ("--beams", "2", "--n-best", "3"),
-            "beam_search: n_best is 3, expected at most 2, the beams. Raise beams, or lower "
-            "n_best.",
+            "generate: --n-best is 3, expected at most 2, the beams. Raise --beams, or lower "
+            "--n-best.",
         ),
         (
             ("--beams", "0"),
-            "beam_search: beams is 0, expected a whole number of at least 1. `generate` gives one "
+            "generate: --beams is 0, expected a whole number of at least 1. `generate` gives one "
             "text a prompt.",
         ),
     ],

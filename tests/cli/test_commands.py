@@ -12,10 +12,12 @@ from tests.children import ROOT, environment, run_python
 from tests.tiny import TWINS
 
 ARGUMENTS = ["generate", "reference", "--prompt", "3 1 4 1 5", "--max-new-tokens", "6"]
+DRAWN = [*ARGUMENTS, "--temperature", "1"]
 FIELDS = {
     "prompt_ids",
     "ids",
     "text",
+    "first_call_seconds",
     "ttft_seconds",
     "decode_tokens_per_second",
     "compilations",
@@ -45,6 +47,7 @@ def test_json_is_one_object_with_the_promised_fields(twin):
     assert found["text"].split() == [str(token) for token in found["ids"]]
     assert found["forwarded_positions"] == 5 + 6 - 1
     assert found["compilations"] == (1 if twin == "jaxkv" else None)
+    assert found["first_call_seconds"] > 0
     assert found["ttft_seconds"] > 0
 
 
@@ -135,32 +138,69 @@ WRONG = {
     "empty prompt": (["generate", "reference", "--prompt", ""], "expected at least 1 token"),
     "negative count": (
         ["generate", "reference", "--prompt", "3", "--max-new-tokens", "-1"],
-        "max_new_tokens is -1, expected a whole number of at least 0",
+        "generate: --max-new-tokens is -1, expected a whole number of at least 0",
     ),
     "over capacity": (
         ["generate", "reference", "--prompt", "3 1 4", "--capacity", "8"],
-        "= 34 slots (the last token is never fed back), capacity 8. "
-        "Raise capacity or lower max_new_tokens by 26.",
+        "generate: prompt 3 + --max-new-tokens 32 - 1 = 34 slots (the last token is never fed "
+        "back), --capacity 8. Raise --capacity or lower --max-new-tokens by 26.",
     ),
     "negative temperature": (
         [*ARGUMENTS, "--temperature", "-1"],
-        "temperature is -1.0, expected a finite number of at least 0 (0 is greedy)",
+        "generate: --temperature is -1.0, expected a finite number of at least 0 (0 is greedy)",
     ),
     "top-k of 0": (
-        [*ARGUMENTS, "--top-k", "0"],
-        "top_k is 0, expected a whole number from 1 to 19",
+        [*DRAWN, "--top-k", "0"],
+        "generate: --top-k is 0, expected a whole number from 1 to 19",
     ),
-    "top-k above the vocabulary": ([*ARGUMENTS, "--top-k", "20"], "top_k is 20, expected"),
-    "top-p of 0": ([*ARGUMENTS, "--top-p", "0"], "top_p is 0.0, expected a number above 0"),
+    "top-k above the vocabulary": ([*DRAWN, "--top-k", "20"], "--top-k is 20, expected"),
+    "top-p of 0": ([*DRAWN, "--top-p", "0"], "--top-p is 0.0, expected a number above 0"),
     "codes without a layout of codes": (
         [*ARGUMENTS, "--bits", "4"],
-        "layout 'contiguous' has no option 'bits'. Leave it out.",
+        "--bits is 4, which --layout contiguous does not have. Leave it out.",
     ),
-    "pages without paging": ([*ARGUMENTS, "--page-size", "4"], "page_size is 4, but layout is"),
+    "pages without paging": (
+        [*ARGUMENTS, "--page-size", "4"],
+        "--page-size is 4, but layout is 'contiguous'. Leave it out, or set --layout paged.",
+    ),
+    "a page of terabytes": (
+        [*ARGUMENTS, "--layout", "paged", "--page-size", "100000000000"],
+        "generate: --page-size is 100000000000, expected at most 160, the model's positions.",
+    ),
+    "more samples than memory": (
+        [*DRAWN, "--samples", "100000000"],
+        "generate: --samples is 100000000: keys, values and logits of 100,000,000 rows of 128 ",
+    ),
+    "a seed below 0": ([*DRAWN, "--seed", "-1"], "generate: --seed is -1, expected a whole number"),
+    "samples of one text": (
+        [*ARGUMENTS, "--samples", "3"],
+        "--samples is 3 at --temperature 0, which gives one text as often.",
+    ),
     "no template": ([*ARGUMENTS, "--chat"], "--chat needs a chat template, 'reference' has none"),
     "no text": (["score", "reference", "--text-file", "none.txt"], "No such file or directory"),
     "no such file": (["generate", "none.gguf", "--prompt", "x"], "none.gguf"),
 }
+IGNORED = {
+    "--top-k 3": "--temperature 0",
+    "--top-p 0.5": "--temperature 0",
+    "--min-p 0.5": "--temperature 0",
+    "--seed 3": "--temperature 0",
+    "--no-cache --capacity 50": "--no-cache",
+    "--no-cache --layout paged": "--no-cache",
+    "--no-cache --layout paged --page-size 4": "--no-cache",
+    "--no-cache --bits 4": "--no-cache",
+}
+
+
+@pytest.mark.parametrize("flags", IGNORED)
+def test_an_option_that_would_be_ignored_is_refused_with_what_makes_it_so(twin, flags, capsys):
+    code = main(twin, *ARGUMENTS, *flags.split())
+
+    printed = capsys.readouterr()
+    assert (code, printed.out) == (2, "")
+    assert printed.err.startswith(f"{twin}: generate: --")
+    assert IGNORED[flags] in printed.err
+    assert len(printed.err.splitlines()) == 1
 
 
 @pytest.mark.parametrize("case", WRONG)
@@ -228,7 +268,7 @@ def test_output_that_nobody_reads_any_more_is_no_traceback(twin):
     told = child.stderr.read()
     child.stderr.close()
 
-    assert (child.wait(), told) == (1, "")
+    assert (child.wait(), told) == (141, "")
 
 
 def test_a_device_that_is_not_there_is_told(twin, capsys, monkeypatch):

@@ -76,19 +76,25 @@ WRONG = {
         ["--min-new-tokens", "7"],
         "--min-new-tokens is 7, expected at most --max-new-tokens 6. Lower it, or raise",
     ),
-    "penalty": (["--repetition-penalty", "0"], "repetition_penalty is 0.0, expected a number from"),
-    "presence": (["--presence-penalty", "nan"], "presence_penalty is nan, expected a number from"),
+    "penalty": (
+        ["--repetition-penalty", "0"],
+        "--repetition-penalty is 0.0, expected a number",
+    ),
+    "presence": (
+        ["--presence-penalty", "nan"],
+        "--presence-penalty is nan, expected a number",
+    ),
     "bias without number": (
         ["--logit-bias", "3"],
         "--logit-bias is '3', expected an id and a number such as 13=-2.5 or 13=-inf.",
     ),
-    "bias of no id": (["--logit-bias", "19=1"], "logit_bias names the id 19, expected 0 to 18."),
+    "bias of no id": (["--logit-bias", "19=1"], "--logit-bias names the id 19, expected 0 to 18."),
     "no stop": (["--stop", ""], "--stop is '', expected at least 1 character."),
     "stop without cache": (["--stop", "3", "--no-cache"], "--stop needs a cache to go on from"),
     "logprobs below 0": (["--logprobs", "-1", "--json"], "--logprobs is -1, expected at least 0."),
     "logprobs above all": (
         ["--logprobs", "20", "--json"],
-        "logprobs is 20, expected True, False or a whole number from 1 to 19",
+        "--logprobs is 20, expected at most 19, the model's vocabulary.",
     ),
     "logprobs unseen": (["--logprobs", "2"], "--logprobs is 2, and only --json prints them."),
 }

@@ -93,3 +93,15 @@ def test_jax_is_told_nothing(case, tmp_path, monkeypatch):
     programs.keep(None if case == "off" else folder / "new", most_bytes=1000)
 
     assert told == {}
+
+
+def test_a_program_that_an_interrupt_cut_off_is_deleted_and_whole_ones_stay(tmp_path, monkeypatch):
+    """JAX writes the time of use last; a program without one would stop all later writing."""
+    settings(monkeypatch, None)
+    for name in ("whole-cache", "whole-atime", "cut-cache", "letter.txt"):
+        (tmp_path / name).write_bytes(b"12345678")
+
+    programs.keep(tmp_path, most_bytes=1000)
+
+    left = {each.name for each in tmp_path.iterdir()} - {".lockfile"}
+    assert left == {"whole-cache", "whole-atime", "letter.txt"}

@@ -78,11 +78,11 @@ REFUSED = {
     "another text": (["--prompt", "3 1 4 2 5 6"], "whose token 3 is 1, 2 in the prompt."),
     "a shorter text": (["--prompt", "3 1"], "whose token 2 is 4, where the prompt has ended."),
     "another tenant": (["--tenant", "b"], "'b', expected the one that saved the file."),
-    "another layout": (["--layout", "window"], "load: layout is 'paged' in the file, 'window'"),
+    "another layout": (["--layout", "window"], "--layout is 'paged' in the file, 'window'"),
     "another page size": (["--page-size", "8"], "page_size=4) in the file, "),
     "another dtype": (
         ["--dtype", "float32"],
-        "load: dtype is 'float64' in the file, 'float32' asked",
+        "generate: --dtype is 'float64' in the file, 'float32' asked",
     ),
     "another model": (["kjv"], "--load-cache"),
     "no file": (["--load-cache", "none.safetensors"], "none.safetensors does not exist"),
@@ -156,7 +156,11 @@ TOGETHER = {
     "tenant alone": (["--tenant", "a"], "--tenant says whose file is saved or loaded"),
     "no cache": (["--no-cache", "--save-cache", "f"], "--no-cache keeps nothing to save"),
     "no token": (["--max-new-tokens", "0", "--save-cache", "f"], "--save-cache has nothing to"),
-    "no place": (["--save-cache", "none/c"], "save: none/c cannot be written (No such file"),
+    "a folder": (["--save-cache", "."], "--save-cache . cannot be written: it is a folder."),
+    "no place": (
+        ["--save-cache", "none/c"],
+        "none/c cannot be written: there is no folder none.",
+    ),
 }
 
 

@@ -63,7 +63,7 @@ def test_drafts_change_no_id_and_their_counts_are_printed(twin, run, flags):
         ),
         (
             ("--prompt-lookup", "0"),
-            "speculate: k is 0, expected a whole number of at least 1.",
+            "generate: --prompt-lookup is 0, expected a whole number of at least 1.",
         ),
     ],
     ids=lambda x: " ".join(x) if isinstance(x, tuple) else "",

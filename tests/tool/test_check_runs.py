@@ -1,25 +1,19 @@
-"""What `check` says of a failure, and when: it loses none and does not outstay its budget."""
+"""What `check` says of a failure: it loses none, and what could not be compared is said."""
 
 import json
-import runpy
-import time
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-import crosscheck.budget
-from crosscheck.blindness import try_faults
-from crosscheck.budget import Clock
 from crosscheck.check import check, check_case
 from crosscheck.errors import CrosscheckError
 from crosscheck.faults import FAULTS
-from crosscheck.one_run import PLANTED, portion
 from crosscheck.programs.case_json import case_from_json
 from crosscheck.results_json import from_json
 from crosscheck.subjects.protocol import Documented, describe
 from tests.tool.checking import ONES, quick, row_of, sides
-from tests.tool.programs_toy import Odd, OddFull, without_kv
+from tests.tool.programs_toy import OddFull
 from tests.toys import Toy
 
 
@@ -136,65 +130,37 @@ def test_a_subject_that_runs_earlier_tokens_again_is_found():
     assert row_of(wasteful, "cache.work").verdict == "fail"
 
 
-@pytest.mark.parametrize("budget", [0.5, 1.5], ids=str)
-def test_the_budget_is_kept_and_what_was_not_reached_is_no_pass(budget, looks):
-    def slow(logits, call):
-        looks.seconds += 0.05
-        return logits
+class Plain(Toy):
+    """As plain functions are: in one dtype."""
 
-    report = quick(without_kv(Odd, change=slow), "all", budget_seconds=budget)
-
-    assert report.seconds < budget + 1.0
-    assert report.verdict == "inconclusive"
-    assert any("budget" in row.reason for row in report.rows)
+    @property
+    def info(self):
+        info = super().info
+        return replace(info, capabilities=info.capabilities - {"f32"})
 
 
-def test_outside_of_tests_the_time_of_a_run_is_the_machines():
-    now = runpy.run_path(crosscheck.budget.__file__)["now"]
+def test_a_dtype_that_the_subject_cannot_take_is_said_and_is_a_row():
+    report = quick(Plain(), "cache.full", dtypes=("float32", "bfloat16"))
 
-    before, between, after = time.monotonic(), now(), time.monotonic()
-
-    assert before <= between <= after
-
-
-def test_a_run_without_a_budget_gives_a_model_of_slow_questions_more(monkeypatch):
-    clocks = []
-    monkeypatch.setattr("crosscheck.check.Clock", lambda s: clocks.append(Clock(s)) or clocks[-1])
-    quick(Toy(), "cache.full", budget_seconds=None)
-    monkeypatch.setattr("crosscheck.one_run.EXAMINATIONS", 1e9)
-    quick(Toy(), "cache.full", budget_seconds=None)
-    quick(Toy(), "cache.full", budget_seconds=20.0)
-
-    assert [clock.seconds for clock in clocks] == [60.0, 150.0, 20.0]
+    assert report.verdict == "pass"
+    why = "toy/gqa/contiguous is float64, and it declares no f32 (cast)"
+    row = row_of(report, "rounding", "float32")
+    assert (row.verdict, row.reason) == ("unsupported", why)
+    assert f"float32 is not tested: {why}" in report.notes
+    assert "alone" in row_of(report, "rounding", "bfloat16").reason
+    assert not any(row.name == "rounding" for row in quick(Toy(), "cache.full").rows)
 
 
-def test_what_other_relations_leave_of_the_budget_goes_to_those_whose_share_was_too_small(
-    monkeypatch,
-):
-    """As a large model's: one case costs more than an even share of the time for faults."""
-    shares = []
+def test_a_vocabulary_without_an_id_is_refused_with_words():
+    class Empty(Toy):
+        @property
+        def info(self):
+            return replace(super().info, vocab_size=0)
 
-    def tried(job, clock, share, *, which):
-        shares.append(share)
-        if len(shares) == 1:
-            job.verdict, job.reason = "inconclusive", "the budget ended before faults were planted"
-        else:
-            try_faults(job, clock, share, which=which)
-
-    monkeypatch.setattr("crosscheck.one_run.try_faults", tried)
-    report = quick(Toy(), "cache.full,cache.partition")
-
-    assert len(shares) == 3
-    assert shares[2] == PLANTED > shares[0]
-    assert row_of(report, "cache.full").verdict == "pass"
-
-
-def test_time_for_faults_goes_by_what_a_case_costs_and_leaves_some_to_all():
-    assert portion([3.0, 1.0]) == 0.625
-    assert portion([1.0, 3.0]) == 0.375
-    assert portion([0.0, 5.0]) == 0.25
-    assert portion([2.0]) == 1.0
-    assert portion([0.0, 0.0]) == 0.25
+    with pytest.raises(
+        CrosscheckError, match=r"contiguous has vocab_size 0, expected at least 1\."
+    ):
+        quick(Empty(), "cache.full")
 
 
 class Looped(Toy):

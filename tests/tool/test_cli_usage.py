@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from crosscheck.cli import main
+from crosscheck.cli import READER_LEFT, main
 from crosscheck.commands.options import seconds
 
 MODEL = f"{Path(__file__).parent / 'user_model.py'}"
@@ -61,8 +61,24 @@ def refused(capsys, *argv):
             "crosscheck: replay: no-such.json: No such file or directory. Expected the .json that "
             "`crosscheck run` saved.",
         ),
+        # Before the work whose result they would hold: these models can't even be made.
+        (
+            ("run", "no.py:f", "--json", "/none/a.json"),
+            "crosscheck: --json /none/a.json: no folder /none. Make it first.",
+        ),
+        (
+            ("selftest", "no.py:f", "--html", "/none/a.html"),
+            "crosscheck: --html /none/a.html: no folder /none. Make it first.",
+        ),
+        (
+            ("run", "no.py:f", "--html", "/"),
+            "crosscheck: --html /: a folder, expected the name of a file.",
+        ),
     ],
-    ids=["nothing", "no-subject", "time", "no-time", "dtype", "relation", "file"],
+    ids=[
+        *("nothing", "no-subject", "time", "no-time", "dtype", "relation", "file"),
+        *("json", "html", "no-file"),
+    ],
 )
 def test_a_slip_says_what_was_expected(capsys, argv, line):
     from crosscheck.select import select
@@ -140,21 +156,31 @@ def test_python_m_crosscheck_is_the_command_and_help_names_the_exit_codes():
     assert "5 nothing was compared" in words
 
 
-def test_a_reader_that_leaves_is_no_error():
-    command = (
-        f"'{sys.executable}' -m crosscheck list relations | head -n 1; exit ${{PIPESTATUS[0]}}"
-    )
-    done = subprocess.run(
-        ["bash", "-c", command],
+def shell(command, **settings):
+    return subprocess.run(
+        ["bash", "-c", f"'{sys.executable}' -m crosscheck list faults {command}"],
         capture_output=True,
         text=True,
         timeout=900,
         check=False,
-        env=os.environ | {"PYTHONUNBUFFERED": "1"},
+        env=os.environ | settings,
     )
 
-    assert done.stderr == ""
-    assert len(done.stdout.splitlines()) == 1
+
+@pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "unbuffered"])
+def test_a_reader_that_leaves_is_no_divergence(unbuffered):
+    done = shell("| true; exit ${PIPESTATUS[0]}", PYTHONUNBUFFERED=unbuffered)
+
+    assert (done.returncode, done.stderr, done.stdout) == (READER_LEFT, "", "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+@pytest.mark.parametrize("form", ["", "--json -"], ids=["text", "json"])
+def test_a_full_disk_is_one_line(form):
+    done = shell(f"{form} > /dev/full")
+
+    assert done.returncode == 2
+    assert done.stderr == ("crosscheck: the output can't be written: No space left on device.\n")
 
 
 @pytest.mark.parametrize(

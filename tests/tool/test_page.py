@@ -36,6 +36,9 @@ def test_a_page_tells_every_row_with_its_verdict(data):
         assert row["relation"] in text
         assert f'class="verdict {row["verdict"]}"' in text
     assert "pos.reset" in text
+    kills = [str(len(row["kills"]) or "") for row in data["rows"]]
+    assert re.findall(r'data-name="planted faults seen">(.*?)<', text) == kills
+    assert any(kills)
 
 
 def test_a_page_is_self_contained_and_small(data):

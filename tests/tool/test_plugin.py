@@ -29,6 +29,13 @@ def test_port(crosscheck, oracle):
     crosscheck(Decoder(), wide, relations="cache.full", dtypes=("float64",), budget_seconds=9)
 """
 
+HANGS = """
+from mine import Decoder
+
+def test_hangs(crosscheck):
+    crosscheck(Decoder("hangs"), relations="cache.partition", budget_seconds=3)
+"""
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
@@ -131,6 +138,17 @@ def test_a_saved_failure_is_a_test_until_it_is_mended(folder, capsys, monkeypatc
 
     assert "crosscheck::replay::cache-partition-float64.json FAILED" in text
     assert (failing, mended) == (1, 0)
+
+
+def test_a_call_that_never_answers_leaves_pytest_its_exit_code(folder):
+    """The model would abort the process when Python ends, as a framework that computes does."""
+    (folder / "test_hangs.py").write_text(HANGS)
+
+    code, text = run(folder, "test_hangs.py")
+
+    assert code == 1, text
+    assert "1 failed" in text
+    assert "INCONCLUSIVE cache.partition: the budget ended while it ran" in text
 
 
 def test_without_a_subject_nothing_is_added(folder):

@@ -1,5 +1,7 @@
 """What a report says, line by line."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -151,7 +153,19 @@ def test_notes_are_said_once_and_the_last_line_is_the_verdict():
     lines = lines_of(PASSING, verdict="pass", notes=("amplified", "amplified"), seconds=2.04)
 
     assert lines.count("  note    amplified") == 1
-    assert lines[-1] == f"PASS: {MEANING[0]}. 1 pass; 12 cases, 2.0 s"
+    told = "1 pass (planted faults seen in all 1); 12 cases, 2.0 s"
+    assert lines[-1] == f"PASS: {MEANING[0]}. {told}"
+
+
+def test_the_last_line_says_in_which_rows_no_fault_was_planted():
+    bare = replace(PASSING, kills=())
+    rows = PASSING, replace(bare, axis="parity"), replace(bare, dtype="float32"), bare
+
+    assert (
+        "4 pass (planted faults seen in 1 of 4, none planted in 1 (parity), 1 in float32, 1 "
+        in (lines_of(*rows, verdict="pass")[-1])
+    )
+    assert "planted" not in lines_of(failing())[-1]
 
 
 def test_a_run_without_rows_says_that_nothing_was_compared():
