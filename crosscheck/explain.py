@@ -42,15 +42,18 @@ def explain(job: Job, row: RelationResult, *, deadline: float) -> RelationResult
         divergence=divergence if isinstance(divergence, Divergence) else None,
         diagnosis=tuple(each for each in diagnosis or () if isinstance(each, Diagnosis)),
         # The smallest case is too short to show how an error runs along the text.
-        curve=_drawn(job, outcome),
+        curve=_drawn(job, outcome, shown),
     )
     return with_numbers(row, comparison)
 
 
-def _drawn(job: Job, outcome: Outcome) -> dict[str, Any] | None:
+def _drawn(job: Job, outcome: Outcome, shown: Outcome) -> dict[str, Any] | None:
     if outcome.sides is None:
         return None
-    return curve(outcome.sides, outcome.comparison, noise=job.oracle.floor)
+    smallest = shown.sides.words if shown.sides is not None else outcome.sides.words
+    drawn = curve(outcome.sides, outcome.comparison, noise=job.oracle.floor)
+    # The same words for another text are another case as well.
+    return drawn | {"smallest": list(smallest), "shrunk": shown is not outcome}
 
 
 def _shrunk(job: Job, case: Case, outcome: Outcome, deadline: float) -> tuple[Case, Outcome]:

@@ -92,7 +92,7 @@ def divergence_lines(
         lines["why"] = row.reason
     if row.comparison is not None or row.diagnosis:
         non_finite = "" if row.diagnosis else non_finite_words(row.comparison)
-        lines["meaning"] = non_finite or meaning(row.diagnosis, told=told)
+        lines["meaning"] = non_finite or meaning(row.diagnosis, told=told, case=as_found(row))
     if row.documented is not None:
         sentence, source = row.documented
         lines["package"] = f'says of it: "{sentence}" ({source})'
@@ -131,12 +131,23 @@ def _isolated(d: Divergence) -> str:
     return f"; {told}: inherited" + (f", it begins in {possessive(d.origin)}" if d.origin else "")
 
 
-def meaning(diagnosis: Sequence[Diagnosis], *, told: Set[str] = frozenset()) -> str:
+def as_found(row: RelationResult) -> str:
+    """Return what the left side of the case was when it was first found; "" where it is as small.
+
+    A small case says where, and the lines before `meaning` are of it; faults are told apart, and
+    errors drawn, on the case as it was found.
+    """
+    curve = row.curve
+    return str(curve["words"][0]) if curve is not None and curve.get("shrunk") else ""
+
+
+def meaning(diagnosis: Sequence[Diagnosis], *, told: Set[str] = frozenset(), case: str = "") -> str:
     """Return the fault that explains it best, its evidence, what to look at, and the others.
 
     Args:
         diagnosis: Best first.
         told: Faults that were explained above: their name is enough.
+        case: On which it was told, where that is another than the lines around it are of.
     """
     from crosscheck.faults import FAULTS
 
@@ -147,6 +158,7 @@ def meaning(diagnosis: Sequence[Diagnosis], *, told: Set[str] = frozenset()) -> 
     words = words if best.is_name else f"{UNEXPLAINED}; nearest: {words}"
     if best.fault in told:
         return f"{words}, as above"
+    words += f" [on the case as first found: {case}]" if case else ""
     words = f"{words}: {best.evidence}"
     fault = FAULTS.get(best.fault) if best.is_name else None
     if fault is not None:

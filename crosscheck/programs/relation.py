@@ -69,17 +69,24 @@ def _fits(case: Case, info: SubjectInfo) -> bool:
     return max(held, *rows.lengths) + rows.padded <= (info.max_positions or 24)
 
 
-def _not_bounded(info: SubjectInfo) -> str | None:
+def _says_nothing(info: SubjectInfo) -> str | None:
     if "quant" in info.capabilities and "quant_invariant" not in info.capabilities:
         return "the bound of a quantized cache holds for the texts of quant.bound"
-    return None
+    if next(telling_programs(steady(info), 0), None) is not None:
+        return None
+    if not info.capabilities & {"rollback", "gather", "fork", "count", "left_pad"}:
+        return (
+            "a program takes back, reorders, copies or pads, this subject only appends: give "
+            "rollback=, gather= or fork="
+        )
+    return "its programs are longer than a window or max_positions of this subject allows"
 
 
 @relation(
     name="cache.program",
     needs={"cache"},
     cases=telling_programs,
-    applies=_not_bounded,
+    applies=_says_nothing,
     restepped=True,
     catches={"pos.reset", "mask.top_left", "rollback.leak", "gather.partial"},
 )

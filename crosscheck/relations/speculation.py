@@ -68,9 +68,14 @@ def spec_greedy(candidate: Any, reference: Any, case: Case) -> Sides:
     new = np.asarray(made)[:, prompt:]
     logits = full(reference, np.concatenate([ids, new], axis=1))[:, prompt - 1 : -1]
     chosen = np.take_along_axis(logits, new[..., None].astype(np.int64), axis=2)
+    # Places are those of the text, of the token after which an id was chosen.
+    lead = ((0, 0), (prompt - 1, 0), (0, 0))
+    best = logits.max(axis=2, keepdims=True)
+    valid = np.broadcast_to(np.arange(prompt - 1 + NEW) >= prompt - 1, (len(ids), prompt - 1 + NEW))
     sides = Sides(
-        {"logits": chosen},
-        {"logits": logits.max(axis=2, keepdims=True)},
+        {"logits": np.pad(chosen, lead)},
+        {"logits": np.pad(best, lead)},
+        valid,
         words=(f"{case.meta['draft']} drafts of {k}", "greedy"),
         meta={
             "k": k,

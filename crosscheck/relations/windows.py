@@ -69,7 +69,10 @@ def _ring_cases(info: SubjectInfo, seed: int) -> Iterator[Case]:
 def _has_window(info: SubjectInfo) -> str | None:
     if "window" in info.capabilities or any(info.windows):
         return None
-    return info.absent.get("window") or "no layer is known to have a window"
+    return info.absent.get("window") or (
+        "no layer is known to have a window; a subject tells with windows=, a width or None for "
+        "each layer, or with window=True and a variant 'window=N'"
+    )
 
 
 @relation(

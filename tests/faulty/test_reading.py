@@ -11,6 +11,7 @@ from crosscheck.page import render
 from crosscheck.programs.case import Append, Case, Gather
 from crosscheck.results import NAMED, Diagnosis
 from crosscheck.subjects.functions import from_functions
+from crosscheck.subjects.protocol import describe
 from crosscheck.text import report_lines
 from tests.tool.user_model import Decoder
 
@@ -155,3 +156,33 @@ def test_a_fault_that_explains_little_is_the_nearest_and_no_name():
     assert re.match(r"FAIL: a divergence; no fault explains it; nearest: \S+ \(0\.\d\d\)", last[-1])
     assert "most likely" not in "\n".join(last)
     assert "no fault explains it; nearest</dt>" in render(report.to_json())
+
+
+def test_what_a_subject_must_give_is_said_where_a_relation_is_closed():
+    report = check(
+        ring(WINDOW), relations="window.ring,cache.program,cache.full", dtypes=("float64",)
+    )
+    why = {row.name: row.reason for row in report.rows if row.verdict == "unsupported"}
+
+    assert "windows=, a width or None for each layer" in why["window.ring"]
+    assert why["cache.program"].endswith("only appends: give rollback=, gather= or fork=")
+    told = check(ring(WINDOW, windows=(WINDOW,)), relations="window.ring", dtypes=("float64",))
+    assert told.verdict == "pass"
+
+
+def test_places_of_greedy_ids_are_those_of_the_text():
+    from crosscheck.diagnosis.localize import localize
+    from crosscheck.select import select
+
+    subject = Decoder("restarted")
+    (relation,) = select(["spec.greedy"])
+    info = describe(subject)
+    case = next(iter(relation.examples(info, 0)))
+    sides = relation.run(subject, subject, case)
+
+    place = localize(subject, None, "spec.greedy", case)
+
+    prompt = case.ids.shape[1]
+    assert not sides.valid[:, : prompt - 1].any()
+    assert sides.valid[:, prompt - 1 :].all()
+    assert place.position >= prompt - 1

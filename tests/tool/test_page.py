@@ -127,3 +127,16 @@ def test_a_page_says_that_padding_was_not_checked(data, verdict):
     text = render(data | {"rows": [*data["rows"], closed]})
 
     assert ("Padding was not checked: no mask." in text) == (verdict == "unsupported")
+
+
+def test_a_page_says_which_case_its_numbers_are_of_and_which_its_pictures(data):
+    (row,) = (row for row in data["rows"] if row["curve"] is not None)
+    curve = row["curve"]
+    text = " ".join(render(data).split())
+
+    assert curve["shrunk"]
+    assert curve["smallest"][0] == row["comparison"]["names"][0]
+    smallest, found = (" against ".join(curve[which]) for which in ("smallest", "words"))
+    assert f"<dt>sides</dt><dd>{smallest} (the smallest case that fails)</dd>" in text
+    assert f"<dt>as first found</dt><dd>{found}: the diagnosis and the pictures" in text
+    assert f"<figcaption>Of the case as first found, {found}." in text

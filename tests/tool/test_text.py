@@ -212,3 +212,14 @@ def test_a_pass_without_padding_says_so_and_a_pass_of_chosen_relations_does_not(
     assert "; padding was not checked. " in lines_of(PASSING, closed, verdict="pass")[-1]
     assert "padding" not in lines_of(PASSING, opened, verdict="pass")[-1]
     assert "padding" not in lines_of(PASSING, verdict="pass")[-1]
+
+
+def test_a_meaning_says_of_which_case_it_is_where_the_lines_around_it_are_of_a_smaller_one():
+    curve = {"words": ["chunks 3,1,4", "one forward"], "shrunk": True}
+    larger, same = (
+        list(divergence_lines(failing(curve=curve | {"shrunk": shrunk})))[5]
+        for shrunk in (True, False)
+    )
+
+    assert "my.fault (0.98) [on the case as first found: chunks 3,1,4]: it gives" in larger
+    assert "[" not in same
