@@ -40,7 +40,7 @@ GRACE = 3.0
 # A call that takes longer hangs; a first call may compile a large model on a busy machine.
 HANGS = 300.0
 # Of a run without a budget: how many times what examining the judge took, at most so many seconds.
-# 15 s of it were 150 s in all for a model of 100 million parameters; four times as busy, 600.
+# It follows how busy the machine is; none should wait longer than this without having asked.
 EXAMINATIONS, LONGEST = 10.0, 600.0
 
 
@@ -96,7 +96,7 @@ class Run:
         """Return how long a call may take: soon after the budget's end it is given up."""
         if self.is_patient and self.oracle is None:
             return math.inf
-        return max(1.0, self.clock.seconds + GRACE - self.clock.spent)
+        return max(1.0, self.clock.left + GRACE)
 
     def _unexamined(self, able: list[Relation], error: Exception) -> list[RelationResult]:
         late = isinstance(error, BudgetEnded)
@@ -157,7 +157,7 @@ class Run:
             if faults == "none":
                 job.verdict, job.reason = "blind", "no fault was planted: faults='none'"
                 continue
-            now = self.clock.spent / self.clock.seconds
+            now = self.clock.share
             share = now + max(0.0, PLANTED - now) * portion([job.slowest for job in passed[place:]])
             try_faults(job, self.clock, share, which=faults)
             self._tell(job.relation.name)
@@ -240,7 +240,7 @@ class Run:
         todo = [job for job in failed if job.axis == "self" or job.relation.name not in own]
         rows: dict[int, RelationResult] = {}
         for place, job in enumerate(todo):
-            spent = self.clock.spent / self.clock.seconds
+            spent = self.clock.share
             left = max(0.0, EXPLAINED - spent) / (1 if job is todo[-1] else 2)
             rows[id(job)] = explain(job, job.row(), deadline=self.clock.until(spent + left))
             self._tell(f"{job.relation.name}, {place + 1} of {len(todo)} failures")

@@ -240,6 +240,7 @@ class RelationItem(_Item):
             relations=self.name,
             budget_seconds=self.purse.share(),
             dtypes=self.dtypes,
+            stretch=True,
         )
         self.purse.pay(report.seconds)
         if report.verdict == "unsupported":
@@ -299,6 +300,7 @@ def crosscheck(request: pytest.FixtureRequest) -> Callable[..., Any]:
 
         seconds, relations, dtypes = PROFILES[_option(request.config, "profile")]
         given = {"relations": relations, "budget_seconds": seconds, "dtypes": dtypes} | options
+        given.setdefault("stretch", "budget_seconds" not in options)
         other = None if reference is None else adapt(reference)
         report = check(adapt(candidate), other, **given)
         _require_pass(report)
