@@ -5,7 +5,9 @@ Everything here returns plain lines; `screen` wraps and colors them.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from math import isnan
 
+from crosscheck.compare import Comparison
 from crosscheck.exits import MEANING, exit_code
 from crosscheck.place import point_words, possessive
 from crosscheck.report import comparison_report
@@ -15,6 +17,7 @@ COLUMNS = f"{'dtype':<9}{'verdict':<13}{'worst':>7}{'passes at':>11}{'cases':>7}
 VERDICTS = ("pass", "fail", "error", "inconclusive", "blind", "unsupported")
 NAMED = 3
 
+UNEXPLAINED = "no fault explains it"
 UNNAMED = (
     "no fault of the dictionary explains it. A subject that has no kv, positions or visible yet: "
     "give them, then more faults can be tried"
@@ -42,7 +45,7 @@ def report_lines(
         if row.verdict == "fail":
             yield ""
             yield from divergence_lines(row, (saved or {}).get(place), told=told)
-            told.update(each.fault for each in row.diagnosis[:1])
+            told.update(each.fault for each in row.diagnosis[:1] if each.is_name)
     yield from untold_lines(ran)
     yield from absent_lines(report.rows)
     yield from ("", verdict_line(report, verdict))
@@ -88,7 +91,8 @@ def divergence_lines(
     if row.comparison is not None and row.comparison.non_finite != (0, 0) and row.reason:
         lines["why"] = row.reason
     if row.comparison is not None or row.diagnosis:
-        lines["meaning"] = meaning(row.diagnosis, told=told)
+        non_finite = "" if row.diagnosis else non_finite_words(row.comparison)
+        lines["meaning"] = non_finite or meaning(row.diagnosis, told=told)
     if row.documented is not None:
         sentence, source = row.documented
         lines["package"] = f'says of it: "{sentence}" ({source})'
@@ -140,10 +144,11 @@ def meaning(diagnosis: Sequence[Diagnosis], *, told: Set[str] = frozenset()) -> 
         return UNNAMED
     best, *others = diagnosis
     words = f"{best.fault} ({best.score:.2f})"
+    words = words if best.is_name else f"{UNEXPLAINED}; nearest: {words}"
     if best.fault in told:
         return f"{words}, as above"
     words = f"{words}: {best.evidence}"
-    fault = FAULTS.get(best.fault)
+    fault = FAULTS.get(best.fault) if best.is_name else None
     if fault is not None:
         words = f"{words.rstrip('.')}. {' '.join(fault.advice.split())}"
     if others:
@@ -182,13 +187,37 @@ def verdict_line(report: Report, verdict: str) -> str:
     counts = Counter(row.verdict for row in report.rows)
     told = ", ".join(f"{counts[kind]} {kind}" for kind in VERDICTS if counts[kind])
     cases = sum(row.cases for row in report.rows)
-    faults = dict.fromkeys(row.diagnosis[0].fault for row in report.rows if row.diagnosis)
-    named = f", most likely {' and '.join(faults)}" if faults else ""
+    named = unchecked(report) if verdict == "pass" else _named(report)
     seen = f" ({words})" if (words := seen_words(report.rows)) else ""
-    named += unchecked(report) if verdict == "pass" else ""
     return (
         f"{verdict.upper()}: {MEANING[exit_code(verdict)]}{named}. {told or 'nothing was run'}"
         f"{seen}; {cases:,} cases, {report.seconds:.1f} s"
+    )
+
+
+def _named(report: Report) -> str:
+    """Return the faults that the whole report names, else what is nearest; "" for nothing."""
+    best = [row.diagnosis[0] for row in report.rows if row.diagnosis]
+    faults = dict.fromkeys(each.fault for each in best if each.is_name)
+    if faults:
+        return f", most likely {' and '.join(faults)}"
+    if any(non_finite_words(row.comparison) for row in report.rows if row.verdict == "fail"):
+        return ", non-finite numbers"
+    nearest = max(best, key=lambda each: each.score, default=None)
+    if nearest is None:
+        return ""
+    return f"; {UNEXPLAINED}; nearest: {nearest.fault} ({nearest.score:.2f})"
+
+
+def non_finite_words(comparison: Comparison | None) -> str:
+    """Return where NaN or infinity begins, and what to look at; "" where all is finite."""
+    if comparison is None or comparison.non_finite == (0, 0) or not isnan(comparison.worst):
+        return ""
+    at = comparison.worst_at
+    return (
+        f"non-finite from row {at.row}, position {at.position} of {point_words(at.name)} on: no "
+        "fault is named for it. Look for a row that reads nothing at all, a slot read before it is "
+        "written, and a division by zero"
     )
 
 
@@ -229,7 +258,9 @@ def diagnosis_lines(diagnosis: Iterable[Diagnosis]) -> Iterator[str]:
     found = list(diagnosis)
     if not found:
         yield f"  {UNNAMED}"
+    elif not found[0].is_name:
+        yield f"  {UNEXPLAINED}; nearest:"
     for each in found:
         yield f"  {each.score:4.2f}  {each.fault}: {each.evidence}"
-    if found and (fault := FAULTS.get(found[0].fault)):
+    if found and found[0].is_name and (fault := FAULTS.get(found[0].fault)):
         yield f"  advice  {' '.join(fault.advice.split())}"

@@ -51,15 +51,19 @@ class Suspicion:
         return score if sure else 0.6 * score
 
     @property
+    def exact(self) -> int:
+        """How many replays give the candidate's own wrong logits."""
+        return sum(m.exact and not m.silent for m in (self.here, *self.apart))
+
+    @property
     def words(self) -> str:
         """What the replays showed."""
         told = [m for m in (self.here, *self.apart) if not m.silent]
-        exact = sum(m.exact for m in told)
         if self.here.exact:
             start = "planted in the right path it gives the same wrong logits"
         else:
             start = f"planted in the right path it explains {self.here.explained:.0%} of the error"
-        return f"{start} ({exact} of {len(told)} replays fit exactly)"
+        return f"{start} ({self.exact} of {len(told)} replays fit exactly)"
 
 
 def diagnose(
@@ -85,6 +89,9 @@ def diagnose(
     faults = [f for f in suspects(trial) if not certain or f.name in certain]
     for suspicion in _replayed(trial, faults, deadline):
         _merge(found, suspicion)
+    if trial.unbounded:
+        # Of NaN and infinity no share is explained: what fits in part says nothing.
+        found = {k: each for k, each in found.items() if each.exact or each.score >= CERTAIN}
     ranked = sorted(found.values(), key=lambda each: -each.score)
     return tuple(d for d in ranked[:SHOWN] if d.score >= max(LEAST, WORTH * ranked[0].score))
 
@@ -98,7 +105,7 @@ def _merge(found: dict[str, Diagnosis], suspicion: Suspicion) -> None:
     if sign is not None:
         score = max(score, sign.score) + 0.02 * min(score, sign.score)
         words = f"{sign.evidence}; {words}"
-    found[name] = Diagnosis(name, round(min(score, 1.0), 3), words)
+    found[name] = Diagnosis(name, round(min(score, 1.0), 3), words, suspicion.exact)
 
 
 def _replayed(trial: Trial, faults: list[Fault], deadline: float | None) -> list[Suspicion]:

@@ -62,6 +62,14 @@ def _place(trial: Trial) -> tuple[int, int]:
         return int(np.argmax(trial.wrong[:, position])), position
     if trial.first is not None:
         return trial.first.row, trial.first.position
+    if trial.sides is not None and "logits" in trial.sides.left:
+        # Both sides may lack the same numbers.
+        lost_BT = np.logical_not(np.isfinite(trial.sides.left["logits"]).all(axis=-1))
+        if trial.sides.valid is not None:
+            lost_BT = lost_BT & trial.sides.valid
+        if lost_BT.any():
+            position = int(np.argmax(lost_BT.any(axis=0)))
+            return int(np.argmax(lost_BT[:, position])), position
     return 0, 0
 
 

@@ -3,18 +3,26 @@
 Each gives a fault, a score below that of a replay that fits, and a sentence.
 """
 
-from crosscheck.diagnosis import carried, disorder, influence, signs_entries, signs_logits
+from crosscheck.diagnosis import (
+    carried,
+    disorder,
+    influence,
+    reading,
+    signs_entries,
+    signs_logits,
+)
 from crosscheck.diagnosis.trial import Trial
 from crosscheck.errors import CrosscheckError
 from crosscheck.results import Diagnosis
 
 MORE = (disorder.reordered, influence.influenced, influence.overrun, carried.lost)
+READ = (reading.mixed, reading.narrowed)
 
 
 def signs(trial: Trial) -> list[Diagnosis]:
     """Return what all signs say; one whose own calls the subject refuses says nothing."""
     found: list[Diagnosis] = []
-    for sign in (*signs_logits.SIGNS, *signs_entries.SIGNS, *MORE):
+    for sign in (*signs_logits.SIGNS, *signs_entries.SIGNS, *MORE, *READ):
         try:
             found.extend(sign(trial))
         except CrosscheckError:

@@ -76,6 +76,14 @@ class Trial:
         left, right = (side["logits"] for side in (self.sides.left, self.sides.right))
         return apart(left, right, self.sides.valid)
 
+    @property
+    def unbounded(self) -> bool:
+        """Whether some of what is compared is not finite, on either side."""
+        if self.sides is None:
+            return False
+        arrays = [*self.sides.left.values(), *self.sides.right.values()]
+        return any(not _is_finite(array, self.sides.valid) for array in arrays)
+
 
 def run_trial(
     candidate: Any, reference: Any, relation: str, case: Case, *, tap: Tap | None = None
@@ -118,3 +126,9 @@ def apart(left: NDArray, right: NDArray, valid: NDArray | None) -> NDArray:
     same = (error <= RTOL * scale) | (np.isnan(left) & np.isnan(right))
     wrong: NDArray = np.logical_not(same.reshape(*same.shape[:2], -1).all(axis=2))
     return wrong if valid is None else wrong & valid
+
+
+def _is_finite(array: NDArray, valid: NDArray | None) -> bool:
+    finite = np.isfinite(array.astype(np.float64))
+    shown = valid is not None and finite.shape[:2] == valid.shape
+    return bool((finite[valid] if shown else finite).all())

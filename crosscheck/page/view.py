@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from crosscheck.page import plots
+from crosscheck.results import Diagnosis
 
 MEANING = {
     "pass": "every comparison agreed, and each relation has seen faults planted in this model",
@@ -60,7 +61,7 @@ def _row(row: Mapping[str, Any]) -> dict[str, Any]:
         "reason": row["reason"],
         "documented": row["documented"],
         "where": "" if divergence is None else where(divergence),
-        "diagnosis": [{**each, "score": f"{each['score']:.2f}"} for each in row["diagnosis"]],
+        "diagnosis": [_diagnosis(each) for each in row["diagnosis"]],
         "case": row["case"],
         "sides": () if curve is None else curve["words"],
         "edges": [] if curve is None else [EDGES[kind] for kind in plots.edges(curve)],
@@ -69,6 +70,11 @@ def _row(row: Mapping[str, Any]) -> dict[str, Any]:
         "noise": bool(curve and curve.get("noise")),
         "margins": "" if curve is None else plots.margin_strip(curve),
     }
+
+
+def _diagnosis(each: Mapping[str, Any]) -> dict[str, Any]:
+    known = Diagnosis(**each)
+    return {**each, "score": f"{known.score:.2f}", "named": known.is_name}
 
 
 def _unchecked(rows: Sequence[Mapping[str, Any]]) -> str:
