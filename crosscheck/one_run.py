@@ -109,7 +109,9 @@ class Run:
     def _examine(self, able: list[Relation]) -> None:
         oracles = {"self": examine(self.candidate, seed=self.seed)}
         if self.reference is not None:
-            oracles["parity"] = examine(self.candidate, self.reference, seed=self.seed)
+            # One copy of the candidate's weights, and of what was compiled, for both.
+            own = oracles["self"]
+            oracles["parity"] = examine(self.candidate, self.reference, seed=self.seed, own=own)
             theirs = describe(self.reference).notes
             self.notes += [f"reference: {note}" for note in theirs if note not in self.notes]
         if self.is_patient:

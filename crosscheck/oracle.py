@@ -50,6 +50,7 @@ class Oracle:
         wrong: Why the uncached forward must not judge; "" where it may.
         shaken: Why the candidate can't be judged at all (it is not deterministic); "" where it can.
         decoder: How the independent decoder differs; None where it agrees or can't tell.
+        cap: What keeps the gate from float64's precision, in words; "" for nothing.
         notes: Sentences for the report.
     """
 
@@ -62,31 +63,42 @@ class Oracle:
     wrong: str = ""
     shaken: str = ""
     decoder: str | None = None
+    cap: str = ""
     notes: tuple[str, ...] = ()
 
 
-def examine(candidate: Any, reference: Any | None = None, *, seed: int = 0) -> Oracle:
+def examine(
+    candidate: Any, reference: Any | None = None, *, seed: int = 0, own: Oracle | None = None
+) -> Oracle:
     """Return what the reference's uncached forward is worth as an oracle.
+
+    Args:
+        candidate: A subject.
+        reference: Another, or None for the candidate itself.
+        seed: Of the texts.
+        own: The candidate as its own oracle, if that is known: it is not asked again.
 
     Raises:
         CrosscheckError: The infos are incomplete or the vocabularies differ.
         Exception: What a subject raises.
     """
-    left, dtype = in_float64(candidate)
-    right = left if reference is None else in_float64(reference)[0]
-    if reference is not None and in_float64(reference)[1] != "float64":
-        dtype = in_float64(reference)[1]
+    left, dtype = in_float64(candidate) if own is None else (own.candidate, own.dtype)
+    right, theirs = (left, dtype) if reference is None else in_float64(reference)
+    dtype = dtype if theirs == "float64" else theirs
     info = describe(right)
     _check_vocabulary(info)
     _check_pair(describe(left), info)
     ids_BT = sample_ids(info, seed)
     noise = self_noise(full_of(right), ids_BT)
-    own = noise
-    if right is not left:
-        own = self_noise(full_of(left), ids_BT)
     floor, cap, notes = _floor(right, info, ids_BT, noise, dtype, seed)
-    if right is not left:
-        other, other_cap, more = _floor(left, describe(left), ids_BT, own, dtype, seed)
+    repeats = noise.repeat
+    if own is not None and own.dtype == dtype:
+        repeats = not own.shaken
+        floor, cap, notes = max(floor, own.floor), cap or own.cap, (*notes, *own.notes)
+    elif right is not left:
+        alone = self_noise(full_of(left), ids_BT)
+        repeats = alone.repeat
+        other, other_cap, more = _floor(left, describe(left), ids_BT, alone, dtype, seed)
         floor, cap, notes = max(floor, other), cap or other_cap, (*notes, *more)
     rtol = min(max(_least(dtype), ROOM * floor), max(WIDEST, _least(dtype)))
     wrong = _why_wrong(noise, describe(right).name)
@@ -100,10 +112,11 @@ def examine(candidate: Any, reference: Any | None = None, *, seed: int = 0) -> O
         status="; ".join(filter(None, (wrong and f"refused: {wrong}", checked, cap))),
         wrong=wrong,
         shaken=""
-        if own.repeat
+        if repeats
         else f"{describe(left).name} is not deterministic: two calls of "
         "full on the same ids gave other bits",
         decoder=decoder,
+        cap=cap,
         notes=notes,
     )
 

@@ -186,7 +186,7 @@ def new_cache(
         dtype=str(model.dtype),
         options={"layout": layout, "slack": slack, **pages, **(options or {})},
         room_bytes=memory_bytes(),
-        advice="Lower capacity or max_new_tokens, or give fewer prompts",
+        advice="Lower capacity, max_new_tokens or the layout's own sizes, or give fewer prompts",
     )
     sources = request.plan.sources
     wide = {} if sources is None else {"source_capacity": sources.ids_BE.shape[1]}

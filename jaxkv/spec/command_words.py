@@ -37,7 +37,7 @@ def reword(message: str, options: argparse.Namespace) -> str:
 
 def _reword(message: str, name: str, flag: str) -> str:
     word = re.escape(name)
-    message = re.sub(rf"\bset {word}='?(\w+)'?", rf"set {flag} \1", message)
+    message = re.sub(rf"\b(set|Use) {word}='?(\w+)'?", rf"\1 {flag} \2", message)
     if "_" in name:
         return re.sub(rf"(^|\s){word}\b(?!=)", rf"\1{flag}", message)
     before = rf"^[a-z_]+: |\b(?:[Rr]aise |[Ll]ower )|, (?={word} \d)"

@@ -52,7 +52,8 @@ def test_beams_are_printed_with_ids_text_and_score(twin, run):
     assert report["ids"] == found.new_tokens[0] == found.best[0][0]
     assert report["beams"][0]["text"] == report["text"]
     assert report["forwarded_positions"] == int(found.forwarded_positions_B[0])
-    _, printed, _ = run(twin, *flags)
+    _, printed, note = run(twin, *flags)
+    assert "the first after" not in note  # all texts came at once
     first, second = report["beams"]
     assert printed.splitlines() == [
         f"3 1 4 {report['text']}",

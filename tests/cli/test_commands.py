@@ -83,6 +83,8 @@ def test_the_text_streamed_is_the_text_of_the_json(twin, capsys):
     printed = capsys.readouterr()
     assert printed.out == f"{ARGUMENTS[3]} {text}\n"
     assert printed.err.startswith("6 tokens in ")
+    assert ", the first after " in printed.err
+    assert "(any compiling included, opening the model not)" in " ".join(printed.err.split())
 
 
 def test_another_seed_draws_another_text(twin, capsys):
@@ -170,6 +172,14 @@ WRONG = {
     "more samples than memory": (
         [*DRAWN, "--samples", "100000000"],
         "generate: --samples is 100000000: keys, values and logits of 100,000,000 rows of 128 ",
+    ),
+    "sinks without rotary positions": (
+        [*ARGUMENTS, "--layout", "sinks"],
+        "but the attention has no rotary positions. Use --layout sinks_absolute.",
+    ),
+    "more last tokens than memory": (
+        [*ARGUMENTS, "--layout", "quantized", "--residual-length", "100000000000"],
+        "the memory. Lower --capacity, --max-new-tokens or the layout's own sizes, or",
     ),
     "a seed below 0": ([*DRAWN, "--seed", "-1"], "generate: --seed is -1, expected a whole number"),
     "samples of one text": (

@@ -82,8 +82,9 @@ def test_an_interrupt_during_the_work_is_one_line(twin, monkeypatch, capsys):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
-@pytest.mark.parametrize("words", [("info", "reference"), ("--help",)], ids=" ".join)
-@twins
+@pytest.mark.parametrize(
+    ("twin", "words"), [("jaxkv", ("info", "reference")), ("torchkv", ("--help",))], ids=TWINS
+)
 def test_output_that_finds_no_room_is_one_line(twin, words):
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(

@@ -68,6 +68,16 @@ def test_a_port_with_the_same_fault_passes_alone_and_fails_against_the_reference
     assert row_of(report, "cache.full", axis="parity").verdict == "fail"
 
 
+def test_the_candidate_is_cast_and_asked_once_for_both_of_its_roles(monkeypatch):
+    cast, made = Toy.cast, []
+    monkeypatch.setattr(Toy, "cast", lambda toy, dtype: made.append(dtype) or cast(toy, dtype))
+
+    report = quick(Toy(dtype="float32"), "cache.full", reference=Toy(dtype="float32"))
+
+    assert report.verdict == "pass"
+    assert made == ["float64", "float64"]
+
+
 def test_parity_is_blind_where_the_relation_is_blind_within_the_candidate(register):
     register("test.constant", sides(ONES, ONES))
 
