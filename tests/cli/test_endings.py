@@ -16,8 +16,14 @@ from tests.tiny import TWINS
 ARGUMENTS = ["generate", "reference", "--prompt", "3 1 4", "--max-new-tokens", "2"]
 twins = pytest.mark.parametrize("twin", TWINS)
 
+# What runs a command as a terminal does: whoever starts tests in the background may have them, and
+# so their children, ignore interrupts.
+HEARING = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+COMMAND = (
+    "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_module(sys.argv[0], None, '__main__')"
+)
 # A module of the framework that interrupts its own import, as a user's Ctrl-C would.
-EARLY = "import os, signal; os.kill(os.getpid(), signal.SIGINT); [0 for _ in range(10**9)]"
+EARLY = "import os, signal, time; os.kill(os.getpid(), signal.SIGINT); time.sleep(60)"
 # What holds the process for longer than the time of grace, and hears of no signal.
 DEAF = """
 import os, signal
@@ -40,9 +46,17 @@ command_process.run("jaxkv", load)
 """
 
 
-def child(*arguments, folder=ROOT):
+@pytest.fixture
+def hearing():
+    """This process hears interrupts, wherever it was started."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def child(program, *arguments, folder=ROOT):
     return subprocess.run(
-        [sys.executable, *arguments],
+        [sys.executable, "-c", HEARING + program, *arguments],
         cwd=folder,
         env=environment() | {"PYTHONPATH": f"{folder}:{ROOT}"},
         capture_output=True,
@@ -57,20 +71,20 @@ def test_an_interrupt_while_the_framework_is_imported_is_one_line(twin, tmp_path
     name = {"jaxkv": "jax", "torchkv": "torch"}[twin]
     (tmp_path / f"{name}.py").write_text(EARLY)
 
-    done = child("-m", twin, *ARGUMENTS, folder=tmp_path)
+    done = child(COMMAND, twin, *ARGUMENTS, folder=tmp_path)
 
     assert (done.returncode, done.stdout, done.stderr) == (130, "", f"{twin}: interrupted.\n")
 
 
 def test_an_interrupt_that_nobody_hears_of_ends_the_process_after_a_time_of_grace():
     """As in a compilation, or where a library swallows it."""
-    done = child("-c", DEAF)
+    done = child(DEAF)
 
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "jaxkv: interrupted.\n")
 
 
 @twins
-def test_an_interrupt_during_the_work_is_one_line(twin, monkeypatch, capsys):
+def test_an_interrupt_during_the_work_is_one_line(twin, hearing, monkeypatch, capsys):
     def interrupted(name, **options):
         signal.raise_signal(signal.SIGINT)
 
