@@ -81,7 +81,7 @@ def _table(model: str, shown: dict[str, Shown]) -> Table:
     start = len(left.report.prompt_ids) - 1
     top = np.sort(left.logits_TV[start:-1], axis=-1)
     margin = float((top[:, -1] - top[:, -2]).min())
-    table = Table(title=f"{model}, float32: jaxkv and torchkv on the same weights")
+    table = Table(title=f"{model}, float32, the same weights")
     table.add_column("")
     for twin in TWINS:
         table.add_column(twin, justify="right")
