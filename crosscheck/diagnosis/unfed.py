@@ -104,12 +104,15 @@ def _cut(whole: Sequence[Any], step: Sequence[Any], new: int) -> list[Any] | Non
         return None
     found: list[Any] = []
     for a, b in zip(whole, step, strict=True):
-        if OPAQUE in (type(a) is str and a, type(b) is str and b) or type(a) is not type(b):
+        if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+            cut = _newest_of(a, b, new)
+            if cut is None:
+                return None
+            found.append(cut)
+        elif type(a) is not type(b) or isinstance(a, np.ndarray) or OPAQUE in (a, b):
             return None
-        cut = _newest_of(a, b, new) if isinstance(a, np.ndarray) else a
-        if cut is None and a is not None:
-            return None
-        found.append(cut)
+        else:
+            found.append(a)
     return found
 
 
