@@ -74,6 +74,14 @@ class _Parser(argparse.ArgumentParser):
         """Exit with 2 after one line, as for every other wrong input."""
         self.exit(2, f"{self.prog}: {message}. See {self.prog} --help.\n")
 
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Return the options; what no command knows sends to the help of the one that was given."""
+        found, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            own = _Parser(f"{self.prog} {found.command}")
+            own.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return found
+
     def print_help(self, file: Any = None) -> None:
         """Print the help; argparse itself says nothing where it cannot be written."""
         print(self.format_help(), end="", file=file)
