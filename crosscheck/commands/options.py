@@ -2,6 +2,7 @@
 
 import argparse
 import re
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 SUBJECT = (
@@ -13,9 +14,9 @@ SUBJECT = (
 class Parser(argparse.ArgumentParser):
     """An argument parser that exits with 2 after one line."""
 
-    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Return the options; what no command knows sends to the help of the one that was given."""
-        found, unknown = self.parse_known_args(args, namespace)
+    def read(self, argv: Sequence[str] | None) -> argparse.Namespace:
+        """Return the options; what no command knows sends to the help of the one given."""
+        found, unknown = self.parse_known_args(argv)
         if unknown:
             own = Parser(f"{self.prog} {found.command}")
             own.error(f"unrecognized arguments: {' '.join(unknown)}")
