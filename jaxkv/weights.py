@@ -211,9 +211,7 @@ def _attention(
         array = read(full_name)
         return half_split(array, heads=heads[owner]) if interleaved and owner in heads else array
 
-    qkv = _linear(
-        reordered, [f"{name}.q", f"{name}.k", f"{name}.v"], a.qkv_bias, place, kind=Turned
-    )
+    qkv = _linear(reordered, [f"{name}.{part}" for part in "qkv"], a.qkv_bias, place, Turned)
     o = _linear(read, [f"{name}.o"], a.out_bias, place)
     if a.qk_norm is None:
         return Attention(qkv, o)
