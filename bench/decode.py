@@ -100,11 +100,7 @@ def _rows(
     measures |= {each.name: each.per_step(case) for each in others if case.batch == 1}
     model = runners[0].model
     references = {"weight-read": weight_read(model), "products": products(model, tokens=case.batch)}
-    for measure in references.values():
-        measure()
-    # Long prompts' steps have run once: their ids were compared.
-    warmups = 0 if calls else 1
-    found = interleaved({**measures, **references}, repeats=repeats, warmups=warmups)
+    found = interleaved({**measures, **references}, repeats=repeats)
     # Told at once: what follows profiles every subject.
     told = (f"{name} {spread.median:.2f}" for name, spread in found.items())
     print(f"{case.name}, ms: {', '.join(told)}", flush=True)

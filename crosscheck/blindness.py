@@ -32,34 +32,43 @@ def try_faults(job: Job, clock: Clock, share: float, *, which: str = "catches") 
     """Plant faults and set the verdict to blind where the relation does not see one.
 
     A relation that names none of the faults that can be planted must see at least one of the
-    others. A job that was late once goes on where it stopped.
+    others. A job that was late once goes on where it stopped; what was not seen is planted again in
+    cases that ran since.
     """
     every, late = plantable(job, which), False
-    faults = [fault for fault in every if fault.name not in (*job.killed, *job.unseen)]
     right = right_for(job)
     cases = [(case, False) for case in job.cases] + [(case, True) for case in job.refused_cases]
+    fresh = [(case, refuses) for case, refuses in cases if not _is_in(case, job.planted_in)]
     named = any(fault.name in job.relation.catches for fault in every)
     refused: list[str] = []
-    for fault in faults:
+    for fault in every:
+        is_unseen = fault.name in job.unseen
+        if fault.name in job.killed or (is_unseen and not fresh):
+            continue
         if not clock.allows(share, job.slowest):
             late = True
             break
         try:
             planted = fault.plant(right)
         except BudgetEnded:
-            late = True
+            late = job.given_up = True
             break
         except Exception as error:
             refused.append(f"{fault.name} ({sentence(error)})")
             continue
-        seen = _is_seen(job, planted, cases, lambda: clock.allows(share, job.slowest))
+        todo = fresh if is_unseen else cases
+        seen = _is_seen(job, planted, todo, lambda: clock.allows(share, job.slowest))
         if seen is None:
             late = True
             break
+        if is_unseen:
+            job.unseen.remove(fault.name)
         (job.killed if seen else job.unseen).append(fault.name)
         if seen and not named:
             break
     job.late = late
+    if not late:
+        job.planted_in = [case for case, _ in cases]
     _judge(job, refused, named=named, many=len(every))
 
 
@@ -70,6 +79,11 @@ def right_for(job: Job) -> Any:
     """
     candidate = job.oracle.candidate
     return candidate if job.relation.name in COMPUTED_ANEW else Remembered(candidate)
+
+
+def _is_in(case: Case, cases: list[Case]) -> bool:
+    # Cases hold arrays, which have no truth value: the same case is the same object.
+    return any(case is each for each in cases)
 
 
 def _is_seen(
@@ -84,6 +98,7 @@ def _is_seen(
             return None
         outcome = job.outcome(planted, planted_reference(job, planted), case)
         if isinstance(outcome.error, BudgetEnded):
+            job.given_up = True
             return None
         # Where the right subject refuses, another exception shows nothing; another answer does.
         if outcome.killed and (outcome.verdict == "fail" or not refuses):
@@ -107,10 +122,10 @@ def _judge(job: Job, refused: list[str], *, named: bool, many: int) -> None:
         job.reason = f"the budget ended before faults were planted: it may be blind. {LARGER}"
         return
     if job.unseen and not job.exhausted:
-        job.verdict = "inconclusive"
+        job.verdict, job.late = "inconclusive", True
         job.reason = (
             f"only {job.ran} of its examples ran within the budget, and those did not see "
-            f"{', '.join(job.unseen)} when planted in this subject"
+            f"{', '.join(job.unseen)} when planted in this subject. {LARGER}"
         )
         return
     job.verdict = "blind"

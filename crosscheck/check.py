@@ -6,7 +6,7 @@ from typing import Any
 from crosscheck.budget import Clock
 from crosscheck.errors import CrosscheckError
 from crosscheck.jobs import make_job
-from crosscheck.one_run import Progress, Run, guard, in_working
+from crosscheck.one_run import LONGEST, Progress, Run, guard, in_working
 from crosscheck.oracle import examine
 from crosscheck.programs.case import Case
 from crosscheck.relations.registry import why_not
@@ -37,7 +37,7 @@ def check(
             without a cache.
         relations: "core", "all", names and globs, comma-separated or listed.
         budget_seconds: When to stop. None for 60, and up to 600 for a model so large, or a
-            machine so busy, that the first questions take long.
+            machine so busy, that the first questions take long, or some relations can't tell yet.
         dtypes: "float64" is the gate, which always runs; the others are judged by rounding.
         seed: Of everything that is drawn.
         progress: Called with the relation, how many steps are done, and of how many.
@@ -58,7 +58,12 @@ def check(
         )
     chosen = select(relations)
     clock, is_patient = Clock(budget_seconds or 60.0), stretch or budget_seconds is None
-    run = Run(candidate, reference, clock, seed, progress, chosen, is_patient=is_patient)
+    longest = LONGEST if budget_seconds is None else 0.0
+    run = Run(
+        *(candidate, reference, clock, seed, progress, chosen),
+        is_patient=is_patient,
+        longest=longest,
+    )
     return run.report(dtypes, faults)
 
 

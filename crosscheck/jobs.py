@@ -51,10 +51,12 @@ class Job:
         verdict: Set where no case gives it; None while the cases decide.
         killed: Planted faults that it saw.
         unseen: Planted faults that it did not.
+        planted_in: The cases in which those that are unseen were planted.
         refused: The first refusal, where the subject may refuse a case.
         refused_cases: Those cases: what a fault answers instead of a refusal shows it.
         exhausted: Whether all examples ran.
         late: Whether the budget ended before all of it was tried.
+        given_up: Whether it ended during a call: the subject is asked nothing after that.
         inherits: Whether its verdict is that of the same relation within the candidate.
         compared: How many logits, cache entries and other numbers were compared.
     """
@@ -74,10 +76,12 @@ class Job:
     verdict: Verdict | None = None
     killed: list[str] = field(default_factory=list)
     unseen: list[str] = field(default_factory=list)
+    planted_in: list[Case] = field(default_factory=list)
     refused: str = ""
     refused_cases: list[Case] = field(default_factory=list)
     exhausted: bool = False
     late: bool = False
+    given_up: bool = False
     inherits: bool = False
     compared: Counter[str] = field(default_factory=Counter)
     _examples: Iterator[Case] | None = None
@@ -86,6 +90,27 @@ class Job:
     def open(self) -> bool:
         """Whether another case may change the verdict."""
         return self.verdict is None and self.failure is None and self.errors < ERRORS
+
+    @property
+    def wants_faults(self) -> bool:
+        """Whether the time was up before all faults were planted in the cases that ran."""
+        if self.verdict not in ("pass", "inconclusive") or self.raised is not None or self.given_up:
+            return False
+        ran = len(self.cases) + len(self.refused_cases)
+        return self.late and bool(self.cases) and not (self.unseen and len(self.planted_in) == ran)
+
+    @property
+    def wants_examples(self) -> bool:
+        """Whether the time was up before it could tell, and a further example may do so."""
+        if self.verdict != "inconclusive" or self.inherits or self.given_up or self.exhausted:
+            return False
+        could = bool(self.unseen) or (self.late and not self.ran)
+        return could and self.raised is None and not self.wants_faults
+
+    @property
+    def wants_more(self) -> bool:
+        """Whether it could not tell, for want of time."""
+        return self.verdict == "inconclusive" and (self.wants_faults or self.wants_examples)
 
     def next(self) -> bool:
         """Run the next example; return whether there was one."""
@@ -121,7 +146,7 @@ class Job:
         return not self.open
 
     def _cut(self, why: str) -> None:
-        self.late = True
+        self.late = self.given_up = True
         # What the subject did before says more than that its time was up.
         if self.raised is None:
             self.verdict = "inconclusive"

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from functools import cache, partial
 from typing import Any
 
-from crosscheck.blindness import try_faults
 from crosscheck.budget import Clock
 from crosscheck.environment import environment
 from crosscheck.errors import BudgetEnded, CrosscheckError, SubjectError
@@ -20,6 +19,7 @@ from crosscheck.greedy_ids import judge_greedy
 from crosscheck.jobs import LARGER, Job, make_job
 from crosscheck.judging import sentence
 from crosscheck.oracle import Oracle, examine
+from crosscheck.planting import Planting
 from crosscheck.programs.engine import search
 from crosscheck.relations.registry import RELATIONS, Relation, why_not
 from crosscheck.results import RelationResult, Report
@@ -45,7 +45,13 @@ EXAMINATIONS, LONGEST = 10.0, 600.0
 
 
 class Run:
-    """One call of `check`: its jobs, its clock, and what is known of the oracle."""
+    """One call of `check`: its jobs, its clock, and what is known of the oracle.
+
+    Attributes:
+        is_patient: Whether the budget follows how long the first questions took.
+        longest: Up to how many seconds it grows for what could not tell yet; 0 for not at all.
+        explained: The rows of failures, by the identity of their jobs.
+    """
 
     def __init__(
         self,
@@ -57,14 +63,16 @@ class Run:
         chosen: tuple[Relation, ...],
         *,
         is_patient: bool = False,
+        longest: float = 0.0,
     ) -> None:
         self.clock, self.seed, self.chosen = clock, seed, chosen
-        self.is_patient = is_patient
+        self.is_patient, self.longest = is_patient, longest
         self.candidate, self.reference = (guard(x, self._left) for x in (candidate, reference))
         self.info = describe(self.candidate)
         self.progress, self.done, self.total = progress, 0, 2 * len(chosen) + 1
         self.notes = [*self.info.notes, *_steady_words(self.info)]
         self.jobs: list[Job] = []
+        self.explained: dict[int, RelationResult] = {}
         self.oracle: Oracle | None = None
 
     def report(self, dtypes: Sequence[str], faults: str) -> Report:
@@ -84,19 +92,30 @@ class Run:
         self._generate()
         for job in self.jobs:
             job.decide(self.clock.seconds)
-        explained = self._explained()
-        self._plant(faults)
+        self._explain(EXPLAINED)
+        planting = Planting(self.jobs, self.clock, faults, self._tell)
+        planting.plant(PLANTED)
+        planting.go_on(PLANTED, self._explain_late)
         working = self._work(dtypes, self.jobs, WORKING)
-        working += self._work(dtypes, self._replant(faults, 1.0), 1.0)
+        working += self._go_on(dtypes, planting)
         working += self._lacking(dtypes)
-        gate = [explained.get(id(job)) or job.row() for job in self.jobs]
+        gate = [self.explained.get(id(job)) or job.row() for job in self.jobs]
         return self._finished([*rows, *gate, *working])
+
+    def _go_on(self, dtypes: Sequence[str], planting: Planting) -> list[RelationResult]:
+        """Spend the rest on what could not tell, and, if nobody gave a budget, more than that."""
+        late = planting.go_on(1.0, self._explain_late)
+        if self.longest > self.clock.seconds and any(job.wants_more for job in self.jobs):
+            self.clock.seconds = self.longest
+            late += planting.go_on(1.0, self._explain_late)
+        return self._work(dtypes, late, 1.0)
 
     def _left(self) -> float:
         """Return how long a call may take: soon after the budget's end it is given up."""
         if self.is_patient and self.oracle is None:
             return math.inf
-        return max(1.0, self.clock.left + GRACE)
+        more = max(0.0, self.longest - self.clock.seconds)
+        return max(1.0, self.clock.left + more + GRACE)
 
     def _unexamined(self, able: list[Relation], error: Exception) -> list[RelationResult]:
         late = isinstance(error, BudgetEnded)
@@ -149,47 +168,6 @@ class Run:
                 )
                 self.notes.append(f"{found.programs} generated programs ({job.axis} axis)")
 
-    def _plant(self, faults: str) -> None:
-        passed = [
-            job
-            for job in self.jobs
-            if job.verdict == "pass" and (job.axis == "self" or job.relation.parity)
-        ]
-        for place, job in enumerate(passed):
-            if faults == "none":
-                job.verdict, job.reason = "blind", "no fault was planted: faults='none'"
-                continue
-            now = self.clock.share
-            share = now + max(0.0, PLANTED - now) * portion([job.slowest for job in passed[place:]])
-            try_faults(job, self.clock, share, which=faults)
-            self._tell(job.relation.name)
-        # One case can cost more than an even share: what the others left over may be enough.
-        self._replant(faults, PLANTED)
-
-    def _replant(self, faults: str, share: float) -> list[Job]:
-        """Go on with the jobs that were late; return those that pass now and did not before."""
-        unsure = [job for job in self.jobs if job.verdict == "inconclusive"]
-        late = [job for job in self.jobs if job.late and job.cases and not job.raised]
-        for job in late if faults != "none" else ():
-            may = job.verdict == "pass" or (job.verdict == "inconclusive" and not job.unseen)
-            if may and self.clock.allows(share, job.slowest):
-                job.verdict, job.reason = "pass", ""
-                try_faults(job, self.clock, share, which=faults)
-                self._tell(job.relation.name)
-        self._inherit()
-        return [job for job in unsure if job.verdict == "pass"]
-
-    def _inherit(self) -> None:
-        """A relation that is blind within the candidate is blind between two subjects as well."""
-        own = {job.relation.name: job for job in self.jobs if job.axis == "self"}
-        for job in self.jobs:
-            twin = own.get(job.relation.name, job)
-            if job.inherits:
-                job.verdict, job.reason, job.inherits = "pass", "", False
-            unsure = twin.verdict in ("blind", "inconclusive")
-            if job.axis == "parity" and job.verdict == "pass" and unsure:
-                job.verdict, job.reason, job.inherits = twin.verdict, twin.reason, True
-
     def _work(self, dtypes: Sequence[str], jobs: list[Job], share: float) -> list[RelationResult]:
         rows: list[RelationResult] = []
         # What the subject's users run it in is always among them.
@@ -234,19 +212,27 @@ class Run:
         axis = "self" if self.reference is None else "parity"
         return [judge_greedy(subject, against, oracle, dtype, seed=self.seed, axis=axis)]
 
-    def _explained(self) -> dict[int, RelationResult]:
-        """Return the failures' rows; each may take half of the time that is left, the last all."""
-        failed = [job for job in self.jobs if job.verdict == "fail"]
-        own = {job.relation.name for job in failed if job.axis == "self"}
-        # What fails within one subject explains its difference to the other.
-        todo = [job for job in failed if job.axis == "self" or job.relation.name not in own]
-        rows: dict[int, RelationResult] = {}
+    def _explain(self, share: float) -> None:
+        """Explain what failed; each may take half of the time that is left, the last all."""
+        todo = [job for job in self.jobs if self._is_new(job)]
         for place, job in enumerate(todo):
             spent = self.clock.share
-            left = max(0.0, EXPLAINED - spent) / (1 if job is todo[-1] else 2)
-            rows[id(job)] = explain(job, job.row(), deadline=self.clock.until(spent + left))
+            left = max(0.0, share - spent) / (1 if job is todo[-1] else 2)
+            self.explained[id(job)] = explain(
+                job, job.row(), deadline=self.clock.until(spent + left)
+            )
             self._tell(f"{job.relation.name}, {place + 1} of {len(todo)} failures")
-        return rows
+
+    def _explain_late(self, job: Job) -> None:
+        """Explain what failed after the others: half of the time that is left is for it."""
+        if self._is_new(job):
+            middle = self.clock.until((self.clock.share + 1.0) / 2)
+            self.explained[id(job)] = explain(job, job.row(), deadline=middle)
+
+    def _is_new(self, job: Job) -> bool:
+        """Return whether a job failed, and not only because it fails within one subject too."""
+        own = {each.relation.name for each in self.jobs if each.failure and each.axis == "self"}
+        return job.verdict == "fail" and (job.axis == "self" or job.relation.name not in own)
 
     def _unsupported(self, relation: Relation, reason: str) -> RelationResult:
         documented = self.info.documented.get(relation.name)
@@ -290,18 +276,6 @@ def _steady_words(info: SubjectInfo) -> list[str]:
         f"beyond {info.steady} tokens a text's result depends on the steps that feed it: relations "
         "between different steps are held to texts up to there"
     ]
-
-
-def portion(slowest: Sequence[float]) -> float:
-    """Return which part of the time that is left goes to the first of the jobs, from 0 to 1.
-
-    Half of the time is divided evenly, half by what a case costs, so that one wide relation can't
-    starve the rest.
-
-    Args:
-        slowest: Seconds of each job's slowest case.
-    """
-    return (1 / len(slowest) + slowest[0] / max(sum(slowest), 1e-9)) / 2
 
 
 def compared_words(jobs: list[Job]) -> str:

@@ -141,6 +141,17 @@ def as_found(row: RelationResult) -> str:
     return str(curve["words"][0]) if curve is not None and curve.get("shrunk") else ""
 
 
+def diagnosed(row: RelationResult) -> str:
+    """Return which relation failed, and the case that its diagnosis is of."""
+    compared = row.comparison
+    words = list(compared.names) if compared is not None else []
+    found = as_found(row) if row.diagnosis else ""
+    if found and row.curve is not None:
+        words = list(row.curve["words"])
+    told = f" on {' vs '.join(words)}" if words else ""
+    return f"{label(row)} fails{told}, {row.dtype}{', the case as first found' if found else ''}"
+
+
 def meaning(diagnosis: Sequence[Diagnosis], *, told: Set[str] = frozenset(), case: str = "") -> str:
     """Return the fault that explains it best, its evidence, what to look at, and the others.
 

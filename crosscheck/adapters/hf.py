@@ -21,6 +21,7 @@ from crosscheck.adapters import (
 from crosscheck.adapters.hf_call import Caller
 from crosscheck.adapters.hf_probe import Facts, probe
 from crosscheck.adapters.hf_state import Held, Setup, by_slot, kept, real, usable
+from crosscheck.adapters.torch_heard import heard
 from crosscheck.adapters.torch_tools import (
     cast_copy,
     dtype_of,
@@ -180,6 +181,10 @@ class CausalLM:
         with torch_capture.tapped(self.model, points, given) as taps:
             taps["logits"], after = self.step(state, ids, **options)
         return torch_capture.ordered(taps, points, np.shape(ids)), after
+
+    def heard(self) -> Any:
+        """Return a context that collects what each part of the model is given and gives."""
+        return heard(self.model)
 
     def cast(self, dtype: str) -> "CausalLM":
         """Return the same weights in another dtype; upward exactly."""

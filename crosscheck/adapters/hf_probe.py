@@ -173,6 +173,9 @@ def _cache(run: Probe, found: Findings) -> Any:
     if cache is None:
         found.say("cache", "its forward returns no cache")
         return None
+    if run.caller.cache_keyword not in run.caller.keywords and not hf_cache.reported_length(cache):
+        found.say("cache", "its forward names no cache, and fills none that it is given")
+        return None
     found.say("cache chunk fork", None)
     fixed = "init's capacity is ignored: the cache grows"
     found.say("capacity", None if hf_cache.has_capacity(make) else fixed)

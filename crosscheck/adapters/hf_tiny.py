@@ -68,6 +68,16 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "modernbert_decoder": {"local_attention": WINDOW},
     "gpt_neo": {"attention_types": [[["global", "local"], 2]], "num_layers": 4},
     "bamba": {"attn_layer_indices": [1, 3]},
+    # Of four layers their own pattern leaves none that attends, or the sizes of a state don't fit.
+    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1, "mamba_dt_rank": 4},
+    "bailing_hybrid": {"layer_group_size": 2},
+    "granitemoehybrid": {
+        "layer_types": ["linear_attention", "full_attention"] * 2,
+        **{"mamba_expand": 2, "mamba_n_heads": 8, "mamba_d_head": 8},
+    },
+    "mamba2": {"num_heads": 8, "head_dim": 8, "expand": 2, "n_groups": 1, "state_size": 8},
+    "falcon_h1": {"mamba_d_ssm": 64},
+    "zamba2": {"layers_block_type": ["linear_attention", "hybrid"] * 2, "chunk_size": 4},
     "falcon": {"new_decoder_architecture": True, "alibi": False, "num_kv_heads": KV_HEADS},
     "dory": {"num_hidden_layers": 6, "recurrent_kv_cache_mode": "per_loop"}
     | dict.fromkeys(("n_input_layers", "n_recurrent_layers", "n_output_layers"), 2),

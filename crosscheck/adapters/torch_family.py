@@ -5,12 +5,14 @@ Letters: B rows, T tokens of this call, S tokens fed so far, V vocabulary.
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from crosscheck.adapters import torch_tools as tools
+from crosscheck.adapters.torch_heard import heard
 from crosscheck.subjects.amplify import seed_of
 from crosscheck.subjects.functions import FunctionSubject, from_functions
 from crosscheck.subjects.protocol import KV
@@ -53,7 +55,9 @@ def family_subject(
         "f64": True,
         "f32": True,
     }
-    return from_functions(**(known | dict(calls(module)) | facts))
+    subject = from_functions(**(known | dict(calls(module)) | facts))
+    subject.heard = partial(heard, module)
+    return subject
 
 
 def ids_of(ids_BT: NDArray) -> Any:

@@ -6,6 +6,7 @@ Letters: B rows, T tokens, S tokens fed so far, V vocabulary.
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 
 from crosscheck.adapters import calling, drivers, structure, torch_capture, torch_padding
 from crosscheck.adapters import torch_tools as tools
+from crosscheck.adapters.torch_heard import heard
 from crosscheck.adapters.torch_verbs import Fed, own_verbs
 from crosscheck.errors import CrosscheckError, SubjectError
 from crosscheck.subjects.amplify import seed_of
@@ -108,6 +110,7 @@ class _Adapter:
         }
         subject = from_functions(**(facts | flags | calls | bound))
         subject.driver = self.driver()
+        subject.heard = partial(heard, self.module)
         return subject
 
     @property

@@ -9,7 +9,7 @@ from crosscheck.commands.failing import failing_row
 from crosscheck.commands.opening import write_json
 from crosscheck.exits import exit_code
 from crosscheck.screen import show
-from crosscheck.text import diagnosis_lines, label, verdict_line
+from crosscheck.text import diagnosed, diagnosis_lines, verdict_line
 
 
 def add(commands: Any) -> None:
@@ -33,6 +33,6 @@ def run(options: argparse.Namespace) -> int:
         if found is None:
             show([verdict_line(report, report.verdict)])
         else:
-            show([f"{label(found.row)} fails", *diagnosis_lines(diagnosis)])
+            show([diagnosed(found.row), *diagnosis_lines(diagnosis)])
     write_json([asdict(each) for each in diagnosis], options.json)
     return exit_code(report.verdict)

@@ -10,12 +10,13 @@ from crosscheck.diagnosis import (
     reading,
     signs_entries,
     signs_logits,
+    unfed,
 )
 from crosscheck.diagnosis.trial import Trial
 from crosscheck.errors import CrosscheckError
 from crosscheck.results import Diagnosis
 
-MORE = (disorder.reordered, influence.influenced, influence.overrun, carried.lost)
+MORE = (disorder.reordered, influence.influenced, influence.overrun, carried.lost, unfed.unfed)
 READ = (reading.mixed, reading.narrowed)
 
 

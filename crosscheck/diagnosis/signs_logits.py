@@ -13,6 +13,9 @@ from crosscheck.diagnosis.reach import reach
 from crosscheck.diagnosis.trial import Trial, apart
 from crosscheck.results import Diagnosis
 
+# Of fewer numbers any is a multiple, and any few rise together by chance.
+SEVERAL = 8
+
 
 def run_to_run(trial: Trial) -> Iterator[Diagnosis]:
     """The same call gives other logits."""
@@ -40,7 +43,7 @@ def scaled(trial: Trial) -> Iterator[Diagnosis]:
     if both is None or trial.wrong is None or not trial.wrong.any():
         return
     left, right = (side[trial.wrong].astype(np.float64) for side in both)
-    if not np.isfinite(left).all():
+    if not np.isfinite(left).all() or left.size < SEVERAL:
         return
     factor = float((left * right).sum() / max((right * right).sum(), 1e-300))
     if near(left, factor * right) and abs(factor - 1) > 1e-6:

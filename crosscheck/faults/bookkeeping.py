@@ -149,7 +149,7 @@ class Forgetting(Planted):
     needs={"cache", "visible"},
     kinds="E",
     shows="attention",
-    advice="Look for what a token takes from the one before it (shift, convolution, recurrence).",
+    advice="Look for what a token takes from earlier ones (shift, convolution, recurrence, sum).",
 )
 def state_dropped(subject: Any) -> Planted:
     """The first token of a step gets nothing from the one before it."""

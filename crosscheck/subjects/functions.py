@@ -50,10 +50,12 @@ class FunctionSubject:
     Attributes:
         driver: Lines that drive the bare model, for reproducers, where an adapter knows them.
         named: Whether a name was given; else whoever knows a better one may `rename` it.
+        heard: A context that collects what each part of the model is given; see `subjects.heard`.
     """
 
     driver: tuple[str, ...] = ()
     named: bool = True
+    heard: Callable[[], Any] | None = None
 
     def __init__(self, info: SubjectInfo, calls: dict[str, Callable[..., Any]]) -> None:
         self.info = info

@@ -53,6 +53,13 @@ def test_other_caches_and_attentions_give_the_same_function(text, sizes):
     assert apart(logits, subject(text.partition("?")[0]).full(ids)) < NEAR
 
 
+def test_a_model_that_swallows_a_cache_without_a_word_has_none():
+    info = subject("openai-gpt?cache=dynamic").info
+
+    assert "cache" not in info.capabilities
+    assert info.absent["cache"].endswith("fills none that it is given")
+
+
 @pytest.mark.parametrize("family", ["llama", "gpt2", "mistral", "opt"])
 def test_padding_on_the_left_changes_no_real_token(family):
     ids = texts(subject(family))

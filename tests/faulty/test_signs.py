@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from crosscheck.diagnosis import signs_logits
 from crosscheck.diagnosis.diagnose import diagnose
 from crosscheck.diagnosis.localize import localize
 from crosscheck.explain import explain
@@ -161,3 +162,15 @@ def test_a_partition_stays_one_while_it_shrinks(looks):
     small = shrink(fed(3, 4, 5), fails, deadline=looks() + 20)
 
     assert small.ops == (Append(1), Append(2))
+
+
+@pytest.mark.parametrize(("wrong", "found"), [(1, []), (2, []), (9, ["head.scale"])], ids=str)
+def test_a_factor_is_named_only_where_many_numbers_share_it(wrong, found):
+    """As of `spec.greedy`, whose points are single numbers: each is a multiple of another."""
+    right = np.arange(1.0, 13.0)[None, :, None]
+    left = right.copy()
+    left[0, :wrong] *= 0.9
+    sides = SimpleNamespace(left={"logits": left}, right={"logits": right})
+    trial = SimpleNamespace(sides=sides, wrong=left[..., 0] != right[..., 0])
+
+    assert [each.fault for each in signs_logits.scaled(trial)] == found

@@ -11,8 +11,9 @@ from crosscheck.blindness import plantable, try_faults
 from crosscheck.budget import Clock
 from crosscheck.exits import exit_code
 from crosscheck.jobs import make_job
-from crosscheck.one_run import PLANTED, portion
+from crosscheck.one_run import PLANTED
 from crosscheck.oracle import examine
+from crosscheck.planting import portion
 from crosscheck.relations.registry import RELATIONS
 from crosscheck.subjects.guard import CALLS, SUBJECTS
 from tests.tool.checking import quick, row_of
@@ -80,7 +81,7 @@ def test_what_other_relations_leave_of_the_budget_goes_to_those_whose_share_was_
         else:
             try_faults(job, clock, share, which=which)
 
-    monkeypatch.setattr("crosscheck.one_run.try_faults", tried)
+    monkeypatch.setattr("crosscheck.planting.try_faults", tried)
     report = quick(Toy(), "cache.full,cache.partition")
 
     assert len(shares) == 3
@@ -99,7 +100,7 @@ def test_what_is_left_at_the_end_goes_to_faults_that_were_not_planted(monkeypatc
         else:
             try_faults(job, clock, share, which=which)
 
-    monkeypatch.setattr("crosscheck.one_run.try_faults", tried)
+    monkeypatch.setattr("crosscheck.planting.try_faults", tried)
     report = quick(Toy(), "cache.full", Toy(), dtypes=("float64", "float32"))
 
     assert shares[1:] == [PLANTED, 1.0]

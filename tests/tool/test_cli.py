@@ -160,6 +160,7 @@ def test_diagnose_names_the_fault_first(crosscheck):
     assert all(each.keys() == {"fault", "score", "evidence", "exact"} for each in data)
     assert [each["score"] for each in data] == sorted((e["score"] for e in data), reverse=True)
     assert data[0]["fault"] == "pos.reset"
+    assert text.startswith("cache.partition fails on chunks ")
     assert "pos.reset" in text
 
 

@@ -9,7 +9,7 @@ from crosscheck import compare, semantic
 from crosscheck.exits import MEANING, exit_code
 from crosscheck.results import Diagnosis, Divergence, RelationResult, Report
 from crosscheck.screen import wrapped
-from crosscheck.text import UNNAMED, divergence_lines, report_lines, where
+from crosscheck.text import UNNAMED, diagnosed, divergence_lines, report_lines, where
 
 PASSING = RelationResult("cache.full", "pass", 3e-15, 4e-16, 12, kills=("a.b", "a.c"))
 
@@ -223,3 +223,20 @@ def test_a_meaning_says_of_which_case_it_is_where_the_lines_around_it_are_of_a_s
 
     assert "my.fault (0.98) [on the case as first found: chunks 3,1,4]: it gives" in larger
     assert "[" not in same
+
+
+def test_a_diagnosis_says_which_case_it_is_of():
+    curve = {"words": ["chunks 3,1,4", "one forward"], "shrunk": True}
+
+    assert [
+        diagnosed(failing(curve=curve)),
+        diagnosed(failing(curve=curve | {"shrunk": False})),
+        # Who asks anew, asks about the smallest.
+        diagnosed(failing(curve=curve, diagnosis=(), axis="parity")),
+        diagnosed(failing(comparison=None)),
+    ] == [
+        "cache.partition fails on chunks 3,1,4 vs one forward, float64, the case as first found",
+        "cache.partition fails on chunks vs full, float64",
+        "cache.partition (parity) fails on chunks vs full, float64",
+        "cache.partition fails, float64",
+    ]

@@ -38,20 +38,26 @@ def litgpt_ring():
     return litgpt_softcap(None, sliding_window_size=5, sliding_window_indices=[1, 1, 1])
 
 
-def x_transformers_shift(tokens=1):
+def x_transformers_shift(**option):
     """WF-12: a cached step does not know the token before it."""
     import torch
     from x_transformers import Decoder, TransformerWrapper
 
     torch.manual_seed(0)
-    layers = Decoder(dim=32, depth=3, heads=4, attn_dim_head=8, shift_tokens=tokens)
+    option = option or {"shift_tokens": 1}
+    layers = Decoder(dim=32, depth=3, heads=4, attn_dim_head=8, **option)
     model = TransformerWrapper(num_tokens=97, max_seq_len=64, attn_layers=layers)
     return model.double().eval(), {"amplify": True}
 
 
 def x_transformers_plain():
     """Without the shift the same model is right."""
-    return x_transformers_shift(0)
+    return x_transformers_shift(shift_tokens=0)
+
+
+def x_transformers_forget():
+    """A cached step adds up the forget gates of its own tokens alone."""
+    return x_transformers_shift(attn_data_dependent_alibi=True)
 
 
 def gpt2_sdpa():

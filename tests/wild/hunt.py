@@ -49,9 +49,10 @@ FAMILIES = """
 def main() -> None:
     """Run what is asked for and is not in the table yet."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--families", default=",".join(FAMILIES.split()), help="comma-separated")
+    parser.add_argument("--families", default="", help="comma-separated; all that are known")
     parser.add_argument("--caches", default="dynamic,static", help=", ".join(CACHES))
-    parser.add_argument("--package", choices=families.FAMILIES, help="its families instead")
+    parser.add_argument("--package", choices=families.FAMILIES, help="instead of transformers")
+    parser.add_argument("--backend", default="", help="of keras, where it is not torch: jax")
     parser.add_argument("--subjects", default="", help="instead: PACKAGE=SUBJECT, comma-separated")
     parser.add_argument("--dtype", default="float64", help="whose rows are told")
     parser.add_argument("--budget", type=float, default=30.0, help="seconds a line")
@@ -72,14 +73,17 @@ def asked(options: argparse.Namespace) -> list[tuple[str, str, str, str]]:
     if options.subjects:
         pairs = [pair.partition("=")[::2] for pair in options.subjects.split(",")]
         return [(package, text, text.partition(":")[2], "own") for package, text in pairs]
+    wanted = [name for name in options.families.split(",") if name]
     if options.package:
         home = f"tests.wild.families:{options.package.replace('-', '_')}"
-        names = families.FAMILIES[options.package]
-        return [(options.package, f"{home}?of={name}", name, "own") for name in names]
+        behind = f"&backend={options.backend}" if options.backend else ""
+        cache = f"own, {options.backend}" if options.backend else "own"
+        names = wanted or families.FAMILIES[options.package]
+        return [(options.package, f"{home}?of={name}{behind}", name, cache) for name in names]
     return [
         ("transformers", f"hf-tiny:{family}?cache={CACHES[cache]}", family, cache)
         for cache in options.caches.split(",")
-        for family in options.families.split(",")
+        for family in wanted or FAMILIES.split()
     ]
 
 

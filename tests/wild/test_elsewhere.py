@@ -22,6 +22,7 @@ FAULTS = {
     "litgpt_softcap": ("litgpt", "cache.partition", "mask.none", 0, 0),
     "litgpt_ring": ("litgpt", "cache.partition", "mask.none.later", 0, 4),
     "x_transformers_shift": ("xt", "cache.partition", "state.dropped", 0, 1),
+    "x_transformers_forget": ("xt", "cache.partition", "state.dropped", 0, 1),
     "gpt2_sdpa": ("tf442", "cache.partition", "mask.top_left", 0, 1),
     "gpt_neox_sdpa": ("tf442", "cache.partition", "mask.top_left", 0, 1),
     "mistral_sliding": ("tf442", "window.ring", "window.off_by_one", 0, 4),

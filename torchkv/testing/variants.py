@@ -6,10 +6,12 @@ Letters: K key/value heads, G query heads a key/value head, H head width, D widt
 import copy
 import dataclasses
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from jaxkv.spec.checkpoint import Weights
 from jaxkv.spec.config import Attention, ModelConfig
 from jaxkv.spec.errors import RequestError
 from torchkv.model import Decoder
@@ -68,14 +70,20 @@ def change_window(model: Decoder, window: int) -> Decoder:
 def nudge(model: Decoder, scale: float, seed: int) -> Decoder:
     """Return the model with every weight times 1 + scale * a standard normal number.
 
-    Cost: copies the weights.
+    Cost: copies the weights, one tensor at a time.
     """
-    draw = np.random.default_rng(seed).standard_normal
-    arrays = {
-        name: (x * (1 + scale * draw(x.shape))).astype(x.dtype)
-        for name, x in to_arrays(model).items()
+    moved = {
+        name: (x.shape, partial(_moved, x, scale, (seed, place)))
+        for place, (name, x) in enumerate(to_arrays(model).items())
     }
-    return from_arrays(model.config, arrays, dtype=model.dtype)
+    return from_arrays(model.config, Weights(moved), dtype=model.dtype)
+
+
+def _moved(x: np.ndarray, scale: float, seed: tuple[int, int]) -> np.ndarray:
+    factor = np.random.default_rng(seed).standard_normal(x.shape)
+    factor *= scale
+    factor += 1
+    return (x * factor).astype(x.dtype, copy=False)
 
 
 def options_of(name: str, model: Decoder, known: Sequence[str]) -> dict[str, Any]:
