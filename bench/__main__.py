@@ -4,6 +4,7 @@ import argparse
 import importlib
 import sys
 
+from bench.usage import Parser, check_places
 from jaxkv.spec.errors import JaxkvError
 
 BENCHES = (
@@ -34,12 +35,12 @@ def main(arguments: list[str]) -> int:
     A benchmark is a module with `main(options) -> int` and, if it has options of its own,
     `add_options(parser)`.
     """
-    parser = argparse.ArgumentParser("python -m bench")
+    parser = Parser("python -m bench")
     parser.add_argument("name", choices=sorted(BENCHES))
     parser.add_argument("rest", nargs=argparse.REMAINDER, metavar="...", help="NAME --help")
     chosen = parser.parse_args(arguments)
     bench = importlib.import_module(f"bench.{chosen.name}")
-    own = argparse.ArgumentParser(f"python -m bench {chosen.name}", description=bench.__doc__)
+    own = Parser(f"python -m bench {chosen.name}", description=bench.__doc__)
     own.add_argument("--quick", action="store_true", help="fewer cases and repeats")
     own.add_argument("--json", metavar="FILE", help="also write JSON lines")
     own.add_argument("--html", metavar="FILE", help="also write one page of tables and plots")
@@ -47,6 +48,7 @@ def main(arguments: list[str]) -> int:
         bench.add_options(own)
     options = own.parse_args(chosen.rest)
     try:
+        check_places(options)
         return bench.main(options)
     except JaxkvError as error:
         print(f"bench {chosen.name}: {error}", file=sys.stderr)

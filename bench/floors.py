@@ -14,6 +14,9 @@ from jaxkv.spec.config import ModelConfig
 
 Measure = Callable[[], float]
 
+# Those of jaxkv's matrices that stand (out, in).
+_TURNED = ("qkv", "down")
+
 
 def weight_read(model: Any) -> Measure:
     """Return a measure, in ms, of reading every parameter of a jaxkv model once."""
@@ -37,21 +40,28 @@ def products(model: Any, *, tokens: int) -> Measure:
     import jax
     import jax.numpy as jnp
 
+    from jaxkv.linear import linear, turned
     from jaxkv.model import params_of
 
-    layers = params_of(model)["layers"]
-    matrices = [
-        [part["weight"] for part in (*layers[i]["attn"].values(), *layers[i]["mlp"].values())]
-        for i in range(model.config.num_layers)
+    layers = [
+        {name: p for part in ("attn", "mlp") for name, p in layer[part].items()}
+        for layer in params_of(model)["layers"].values()
     ]
 
-    def multiply(inputs: Any, matrices: Any) -> Any:
-        return [sum(jnp.sum(inputs[m.shape[0]] @ m) for m in layer) for layer in matrices]
+    def width(name: str, matrix: Any) -> int:
+        return matrix.shape[1 if name in _TURNED else 0]
 
-    widths = {matrix.shape[0] for layer in matrices for matrix in layer}
-    inputs = {width: jnp.ones((tokens, width), model.dtype) for width in widths}
+    def multiply(inputs: Any, layers: Any) -> Any:
+        return [
+            jnp.sum((turned if name in _TURNED else linear)(p, inputs[width(name, p["weight"])]))
+            for layer in layers
+            for name, p in layer.items()
+        ]
+
+    widths = {width(name, p["weight"]) for layer in layers for name, p in layer.items()}
+    inputs = {each: jnp.ones((1, tokens, each), model.dtype) for each in widths}
     compiled = jax.jit(multiply)
-    return lambda: seconds(lambda: jax.block_until_ready(compiled(inputs, matrices))) * 1000
+    return lambda: seconds(lambda: jax.block_until_ready(compiled(inputs, layers))) * 1000
 
 
 def step_bytes(config: ModelConfig, *, batch: int, used: int, itemsize: int = 4) -> int:

@@ -11,6 +11,7 @@ Letters: B rows.
 
 import argparse
 import json
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -106,7 +107,7 @@ def main(options: argparse.Namespace) -> int:
             for size in options.page_sizes
         ]
     except JaxkvError as error:
-        print(error)
+        print(error, file=sys.stderr)
         return 2
     console = Console(highlight=False)
     console.print(_table(found, options.lengths))

@@ -24,6 +24,7 @@ from bench.floors import step_bytes
 from bench.gpu_shapes import SHAPES
 from bench.rows import Row, missing, report, rows_of, with_ratios
 from bench.timing import Spread
+from bench.usage import positive
 from jaxkv.spec.config import ModelConfig
 
 SUBJECTS = (
@@ -46,10 +47,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--shape", choices=sorted(SHAPES), default="llama-1b")
     parser.add_argument("--subjects", nargs="+", default=SUBJECTS, metavar="NAME")
     parser.add_argument("--dtypes", nargs="+", choices=sorted(ITEMSIZE), default=tuple(ITEMSIZE))
-    parser.add_argument("--batches", nargs="+", type=int, default=(1, 32), metavar="B")
-    parser.add_argument("--contexts", nargs="+", type=int, default=(128, 1024), metavar="T")
+    parser.add_argument("--batches", nargs="+", type=positive, default=(1, 32), metavar="B")
+    parser.add_argument("--contexts", nargs="+", type=positive, default=(128, 1024), metavar="T")
     parser.add_argument("--layouts", nargs="*", default=("paged", "quantized"), metavar="LAYOUT")
-    parser.add_argument("--new", type=int, default=33, metavar="N", help="tokens after the prompt")
+    parser.add_argument(
+        "--new", type=positive, default=33, metavar="N", help="tokens after the prompt"
+    )
     parser.add_argument("--limit", type=float, default=330, metavar="SECONDS", help="of all")
 
 

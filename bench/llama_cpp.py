@@ -12,6 +12,7 @@ the same version, and put beside the libraries.
 
 import json
 import os
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
@@ -28,6 +29,7 @@ from jaxkv.spec.config import Mlp
 from jaxkv.spec.errors import SourceError, Unsupported
 
 NAME = "llama.cpp"
+ADVICE = "Give the path of llama.cpp's program llama-bench."
 SAYS = (
     "by llama-bench, which draws its prompts and tokens: ids are not compared; its keys and values "
     "are in float16"
@@ -73,8 +75,7 @@ class LlamaBench:
             done = subprocess.run(command, capture_output=True, text=True, check=False)
         except OSError as error:
             raise SourceError(
-                f"--llama-cpp: {self._program} cannot be run: {error.strerror}. Give the path of "
-                "llama.cpp's program llama-bench."
+                f"--llama-cpp: {self._program} cannot be run: {error.strerror}. {ADVICE}"
             ) from None
         if done.returncode:
             words = (done.stderr.strip().splitlines() or ["no words"])[-1][:160]
@@ -104,10 +105,16 @@ def read_milliseconds(printed: str) -> float:
 
 @contextmanager
 def llama_bench(checkpoint: Checkpoint, program: str | None) -> Iterator[list[LlamaBench]]:
-    """Yield the program on the checkpoint's weights, as a list of one; an empty one without it."""
+    """Yield the program on the checkpoint's weights, as a list of one; an empty one without it.
+
+    Raises:
+        SourceError: There is no such program; told before minutes of other measurements.
+    """
     if program is None:
         yield []
         return
+    if shutil.which(program) is None:
+        raise SourceError(f"--llama-cpp: {program} is no program. {ADVICE}")
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         weights = Path(folder) / "f32.gguf"
         write_f32(checkpoint, weights)

@@ -11,6 +11,7 @@ import sys
 
 from bench.rows import Row, missing, report, rows_of
 from bench.timing import Spread
+from bench.usage import positive
 from jaxkv.spec import memory
 from jaxkv.spec.config import ModelConfig
 from jaxkv.spec.errors import JaxkvError
@@ -23,8 +24,10 @@ PROBE = "bench.memory_probe"
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add this benchmark's options."""
     parser.add_argument("--model", default="smollm2", help="as for `jaxkv generate`")
-    parser.add_argument("--batch", type=int, default=8, metavar="B", help="rows (default 8)")
-    parser.add_argument("--tokens", type=int, default=2048, metavar="T", help="of a row (2048)")
+    parser.add_argument("--batch", type=positive, default=8, metavar="B", help="rows (default 8)")
+    parser.add_argument(
+        "--tokens", type=positive, default=2048, metavar="T", help="of a row (2048)"
+    )
 
 
 def main(options: argparse.Namespace) -> int:

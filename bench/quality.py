@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from bench.rows import Row, missing, report
+from bench.usage import positive
 from jaxkv.spec import memory
 from jaxkv.spec.checkpoint import Checkpoint
 from jaxkv.spec.compressed_bytes import COMPRESSED, compressed_parts
@@ -76,12 +77,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     """Add what this benchmark alone takes."""
     parser.add_argument("--twin", choices=(*TWINS, "both"), default="jaxkv")
     parser.add_argument("--variants", nargs="+", choices=[v.name for v in VARIANTS])
-    parser.add_argument("--tokens", type=int, default=2000, help="of the text")
+    parser.add_argument("--tokens", type=positive, default=2000, help="of the text")
     parser.add_argument(
-        "--pairs", type=int, default=50, help=f"in the text, of at most {len(NAMES)}"
+        "--pairs", type=positive, default=50, help=f"in the text, of at most {len(NAMES)}"
     )
     parser.add_argument("--seed", type=int, default=0, help="of the pairs")
-    parser.add_argument("--new", type=int, default=256, help="greedy tokens")
+    parser.add_argument("--new", type=positive, default=256, help="greedy tokens")
 
 
 def main(options: argparse.Namespace) -> int:

@@ -145,8 +145,8 @@ def everyone(
     names = ("against", "caches", "compile", "keras_hub", "no_torchkv")
     peers = {name: getattr(options, name) for name in names}
     with (
-        subjects(checkpoint, **peers) as runners,
         llama_bench(checkpoint, options.llama_cpp) as others,
+        subjects(checkpoint, **peers) as runners,
     ):
         yield checkpoint, runners, others
 

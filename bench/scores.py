@@ -14,6 +14,7 @@ from bench.plots import curves
 from bench.rows import Row, report
 from bench.runners import TwinRunner
 from bench.timing import Spread, interleaved, seconds
+from bench.usage import positive
 from jaxkv.spec import memory
 from jaxkv.spec.source import open_source
 
@@ -45,7 +46,7 @@ class Slope:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add this benchmark's options."""
     parser.add_argument("--model", default="reference", help="as for `jaxkv generate`")
-    parser.add_argument("--budgets", nargs="+", type=int, default=BUDGETS, metavar="N")
+    parser.add_argument("--budgets", nargs="+", type=positive, default=BUDGETS, metavar="N")
 
 
 def main(options: argparse.Namespace) -> int:

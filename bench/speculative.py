@@ -15,6 +15,7 @@ from typing import Any
 from bench.rows import Row, report, rows_of
 from bench.runners import TwinRunner
 from bench.timing import Spread, interleaved, seconds
+from bench.usage import positive
 from jaxkv.spec.source import open_source, open_tokenizer
 
 NEW, K = 97, 7
@@ -25,8 +26,8 @@ PROMPTS = {"edit": "edit.txt", "few-repeats": "plain.txt"}
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add what this benchmark alone takes."""
     parser.add_argument("--twins", nargs="+", choices=TWINS, default=["jaxkv"])
-    parser.add_argument("--k", type=int, default=K, metavar="K", help=f"drafts a step, {K}")
-    parser.add_argument("--new", type=int, default=NEW, metavar="N", help=f"new tokens, {NEW}")
+    parser.add_argument("--k", type=positive, default=K, metavar="K", help=f"drafts a step, {K}")
+    parser.add_argument("--new", type=positive, default=NEW, metavar="N", help=f"new tokens, {NEW}")
 
 
 def main(options: argparse.Namespace) -> int:

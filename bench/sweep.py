@@ -18,6 +18,7 @@ from bench.rows import Row, missing, report, rows_of
 from bench.runner import Runner
 from bench.runners import add_peers, everyone
 from bench.timing import interleaved
+from bench.usage import positive
 from jaxkv.spec.checkpoint import Checkpoint
 from jaxkv.spec.errors import JaxkvError, Unsupported
 
@@ -28,8 +29,8 @@ METRIC = "decode_ms_per_step"
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add this benchmark's options."""
-    parser.add_argument("--batches", nargs="+", type=int, default=BATCHES, metavar="B")
-    parser.add_argument("--contexts", nargs="+", type=int, default=CONTEXTS, metavar="T")
+    parser.add_argument("--batches", nargs="+", type=positive, default=BATCHES, metavar="B")
+    parser.add_argument("--contexts", nargs="+", type=positive, default=CONTEXTS, metavar="T")
     add_peers(parser)
 
 

@@ -45,7 +45,7 @@ def command() -> NoReturn:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Return the exit code of `crosscheck ...`; wrong usage is one line on stderr."""
-    options = parser().parse_args(argv)
+    options = parser().read(argv)
     options.began = budget.now()
     if "hypothesis" not in sys.modules:
         # It keeps what it learns in a folder, which would be the user's.

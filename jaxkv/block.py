@@ -18,7 +18,7 @@ from jaxkv import caches, ops
 from jaxkv.caches import Bias, Rotate, Rule, Step
 from jaxkv.experts import mix
 from jaxkv.latent import attend_latent
-from jaxkv.linear import linear, norm
+from jaxkv.linear import linear, norm, turned
 from jaxkv.spec import config as spec
 
 Params = Mapping[str, Any]
@@ -151,7 +151,7 @@ def _attention(
         o_BTNH, site = attend_latent(p, x_BTD, site, step, a, rotate, tap, absorbed=absorbed)
         return linear(p["o"], o_BTNH.reshape(b, t, -1)), site
     n, k, h = a.num_heads, a.num_kv_heads, a.head_dim
-    qkv_BTE = linear(p["qkv"], x_BTD)
+    qkv_BTE = turned(p["qkv"], x_BTD)
     q_BTNH = qkv_BTE[..., : n * h].reshape(b, t, n, h)
     k_BTKH = qkv_BTE[..., n * h : (n + k) * h].reshape(b, t, k, h)
     v_BTKH = qkv_BTE[..., (n + k) * h :].reshape(b, t, k, h)
@@ -184,5 +184,5 @@ def _feed_forward(p: Params, x_BTD: Array, m: spec.Mlp | spec.Experts) -> Array:
     up_BTF = linear(p["up"], x_BTD)
     act = ops.ACTIVATIONS[m.activation]
     if not m.gated:
-        return linear(p["down"], act(up_BTF))
-    return linear(p["down"], act(up_BTF[..., : m.width]) * up_BTF[..., m.width :])
+        return turned(p["down"], act(up_BTF))
+    return turned(p["down"], act(up_BTF[..., : m.width]) * up_BTF[..., m.width :])

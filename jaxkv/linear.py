@@ -1,7 +1,7 @@
 """The two parts that every sub-layer is made of: a norm and a product with a matrix.
 
-Letters: B rows, T new tokens, X rows and tokens in one axis, D width, E outputs, P parts of the
-width and C its channels in each, V vocabulary.
+Letters: B rows, T new tokens, X rows and tokens in one axis, D width, E outputs, P parts of a
+matrix, C channels of the width or R outputs in each.
 """
 
 import math
@@ -18,7 +18,7 @@ from jaxkv.spec import config as spec
 Params = Mapping[str, Any]
 
 # Of products that read the matrix and do little else: the bytes from which on another form pays,
-# into how many parts the matrix is cut for one row, and the most rows, which fill one vector.
+# into how many parts the matrix is cut, and the most rows, which fill one vector.
 _LEAST_BYTES, _PARTS, _FEW = 1 << 20, 4, 16
 
 
@@ -30,20 +30,30 @@ def norm(p: Params, x_BTD: Float[Array, "*B D"], norm: spec.Norm) -> Float[Array
 
 
 def linear(p: Params, x_BTD: Float[Array, "B T D"]) -> Float[Array, "B T E"]:
-    """Return x times the matrix, plus the bias if there is one."""
-    y_BTE = _multiply(x_BTD, p["weight"])
+    """Return x times the matrix (in, out), plus the bias if there is one."""
+    return _biased(_multiply(x_BTD, p["weight"]), p)
+
+
+def turned(p: Params, x_BTD: Float[Array, "B T D"]) -> Float[Array, "B T E"]:
+    """Return x times a matrix that stands (out, in), plus the bias if there is one."""
+    return _biased(by_rows(p["weight"], x_BTD), p)
+
+
+def by_rows(weight_ED: Float[Array, "E D"], x_BTD: Float[Array, "B T D"]) -> Float[Array, "B T E"]:
+    """Return each token's product with each row of a matrix, as of a tied head with its table."""
+    (b, t, d), outputs = x_BTD.shape, weight_ED.shape[0]
+    if not (1 < b * t <= _FEW and _is_worth_it(weight_ED)):
+        return jnp.einsum("BTD,ED->BTE", x_BTD, weight_ED)
+    # XLA turns a matrix on the right around for every product; on the left it is read as it stands,
+    # and in parts by all threads. The barrier keeps XLA from putting it on the right again.
+    parts = math.gcd(outputs, _PARTS)
+    weight_PRD = weight_ED.reshape(parts, outputs // parts, d)
+    y_PRX = jnp.einsum("PRD,XD->PRX", weight_PRD, x_BTD.reshape(b * t, d))
+    return jax.lax.optimization_barrier(y_PRX).reshape(outputs, b * t).T.reshape(b, t, outputs)
+
+
+def _biased(y_BTE: Array, p: Params) -> Array:
     return y_BTE if p.get("bias") is None else y_BTE + p["bias"]
-
-
-def tied(table_VD: Float[Array, "V D"], x_BTD: Float[Array, "B T D"]) -> Float[Array, "B T V"]:
-    """Return each token's product with each row of the table of tokens: what a tied head gives."""
-    b, t, d = x_BTD.shape
-    if not (1 < b * t <= _FEW and _is_worth_it(table_VD)):
-        return jnp.einsum("BTD,VD->BTV", x_BTD, table_VD)
-    # XLA turns a table on the right around for every product; on the left it is read as it stands.
-    # The barrier keeps XLA from putting it on the right again.
-    logits_VX = jnp.einsum("VD,XD->VX", table_VD, x_BTD.reshape(b * t, d))
-    return jax.lax.optimization_barrier(logits_VX).T.reshape(b, t, -1)
 
 
 def _multiply(x_BTD: Array, weight_DE: Array) -> Array:

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Int
 from jaxkv import caches, ops
 from jaxkv.block import Dropout, Tap
 from jaxkv.caches import Cache, Source
-from jaxkv.linear import linear, norm, tied
+from jaxkv.linear import by_rows, linear, norm
 from jaxkv.spec import config as spec
 from jaxkv.spec.errors import RequestError, ShapeError
 from jaxkv.stack import embed, no_tap, run_layers
@@ -25,14 +25,19 @@ Params = Mapping[str, Any]
 
 
 class Linear(nnx.Module):
-    """A matrix stored (in, out), the order in which XLA reads it fastest for several rows.
-
-    And an optional bias.
-    """
+    """A matrix stored (in, out), and an optional bias."""
 
     def __init__(self, weight: Array, bias: Array | None = None):
         self.weight = nnx.Param(weight)
         self.bias = None if bias is None else nnx.Param(bias)
+
+
+class Turned(Linear):
+    """A matrix stored (out, in), as checkpoints have it, for `linear.turned`.
+
+    So stand an attention's qkv and a feed-forward's down: 2 to 16 rows read them faster that way,
+    and one row no slower.
+    """
 
 
 class Norm(nnx.Module):
@@ -305,7 +310,7 @@ def project(
     if config.scaled_head:
         x_BTD = x_BTD * jnp.asarray(config.width**-0.5, x_BTD.dtype)
     if config.tied_head:
-        logits_BTV = tied(params["embed"], x_BTD)
+        logits_BTV = by_rows(params["embed"], x_BTD)
         if config.head_bias:
             logits_BTV = logits_BTV + params["head_bias"]
     else:

@@ -1,9 +1,7 @@
 """Arrays under canonical names -> this twin's parameters.
 
-Transposing and packing happen here, and only here.
-
-Letters: D width, N query heads, K key/value heads, H head width, F feed-forward width, Z experts,
-E packed outputs, C channels of a latent.
+Transposing and packing happen here, and only here. Letters: D width, N query heads, K key/value
+heads, H head width, F feed-forward width, Z experts, E packed outputs, C channels of a latent.
 """
 
 import math
@@ -27,6 +25,7 @@ from jaxkv.model import (
     Linear,
     Mlp,
     Norm,
+    Turned,
 )
 from jaxkv.mtp import Mtp
 from jaxkv.spec import config as spec
@@ -117,9 +116,7 @@ def shapes_of(arrays: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
 
 
 def half_split(weight: np.ndarray, *, heads: int) -> np.ndarray:
-    """Return rows (or a bias) reordered from interleaved rotary pairs (2i.
-
-    2i + 1) to half-split pairs (i, i + H/2).
+    """Return rows (or a bias) in half-split pairs (i, i + H/2), not interleaved (2i, 2i + 1).
 
     Source: the reordering of llama.cpp's converter, undone; `heads` counts KV heads for k.
     """
@@ -128,12 +125,13 @@ def half_split(weight: np.ndarray, *, heads: int) -> np.ndarray:
     return pairs.swapaxes(1, 2).reshape(weight.shape)
 
 
-def _linear(read: Read, names: list[str], bias: bool, place: Place) -> Linear:
-    # Several (out, in) matrices of one input become one (in, out) matrix: one product instead of
-    # several.
-    weight_DE = _join([read(f"{name}.weight") for name in names])
+def _linear(
+    read: Read, names: list[str], bias: bool, place: Place, kind: type[Linear] = Linear
+) -> Linear:
+    # Several (out, in) matrices of one input become one matrix: one product instead of several.
+    weight = _join([read(f"{name}.weight") for name in names], is_turned=kind is Turned)
     bias_E = np.concatenate([read(f"{name}.bias") for name in names]) if bias else None
-    return Linear(place(weight_DE, own=True), None if bias_E is None else place(bias_E))
+    return kind(place(weight, own=True), None if bias_E is None else place(bias_E))
 
 
 def _side(
@@ -213,7 +211,7 @@ def _attention(
         array = read(full_name)
         return half_split(array, heads=heads[owner]) if interleaved and owner in heads else array
 
-    qkv = _linear(reordered, [f"{name}.q", f"{name}.k", f"{name}.v"], a.qkv_bias, place)
+    qkv = _linear(reordered, [f"{name}.{part}" for part in "qkv"], a.qkv_bias, place, Turned)
     o = _linear(read, [f"{name}.o"], a.out_bias, place)
     if a.qk_norm is None:
         return Attention(qkv, o)
@@ -259,7 +257,8 @@ def _mlp(read: Read, name: str, m: spec.Mlp | spec.Experts, place: Place) -> Mlp
         assert not isinstance(shared, Experts)  # `spec.Experts.shared` is one feed-forward
         return Experts(router, up, down, shared)
     inputs = [f"{name}.gate", f"{name}.up"] if m.gated else [f"{name}.up"]
-    return Mlp(_linear(read, inputs, m.bias, place), _linear(read, [f"{name}.down"], m.bias, place))
+    up = _linear(read, inputs, m.bias, place)
+    return Mlp(up, _linear(read, [f"{name}.down"], m.bias, place, Turned))
 
 
 def _stack(read: Read, names: list[str], place: Place, *, apart: bool) -> Linear | list[Linear]:
@@ -270,12 +269,14 @@ def _stack(read: Read, names: list[str], place: Place, *, apart: bool) -> Linear
     return [Linear(place(_join(list(matrices)), own=True)) for matrices in each]
 
 
-def _join(parts: list[np.ndarray]) -> np.ndarray:
-    """Return matrices (out, in) side by side as one (in, out); those of experts one by one."""
-    turned = [part.swapaxes(-1, -2) for part in parts]
-    shape = (*turned[0].shape[:-1], sum(part.shape[-1] for part in turned))
+def _join(parts: list[np.ndarray], *, is_turned: bool = False) -> np.ndarray:
+    """Return matrices (out, in) as one, (in, out) unless turned; those of experts one by one."""
+    axis = -2 if is_turned else -1
+    parts = parts if is_turned else [part.swapaxes(-1, -2) for part in parts]
+    shape = list(parts[0].shape)
+    shape[axis] = sum(part.shape[axis] for part in parts)
     # Written in its last order at once: each copy on the way would be memory of the process.
-    return np.concatenate(turned, axis=-1, out=_aligned(shape, turned[0].dtype))
+    return np.concatenate(parts, axis=axis, out=_aligned(tuple(shape), parts[0].dtype))
 
 
 def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
@@ -383,7 +384,8 @@ def _unpack(
     if not isinstance(linear, Linear):
         each = [_unpack(names, widths, one) for one in linear]
         return {name: np.stack([one[name] for one in each]) for name in each[0]}
-    weight_ED, edges = np.asarray(linear.weight[...]).swapaxes(-1, -2), np.cumsum(widths)[:-1]
+    weight, edges = np.asarray(linear.weight[...]), np.cumsum(widths)[:-1]
+    weight_ED = weight if isinstance(linear, Turned) else weight.swapaxes(-1, -2)
     parts = np.split(weight_ED, edges, axis=-2)
     arrays = {f"{name}.weight": part for name, part in zip(names, parts, strict=True)}
     if linear.bias is not None:

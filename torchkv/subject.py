@@ -60,8 +60,10 @@ class Subject(Texts):
         self.model, self.layout = model, layout
         self.slack, self.page_size = slack, page_size
         self.layout_options = dict(layout_options or {})
-        if self.layout_options and layout in caches.LAYOUTS:
-            caches.check_options("Subject", layout, self.layout_options)
+        if layout not in caches.LAYOUTS:
+            wanted = ", ".join(caches.LAYOUTS)
+            raise RequestError(f"Subject: layout is {layout!r}, expected one of {wanted}.")
+        caches.check_options("Subject", layout, self.layout_options)
         self.name, self.notes, self.compiled = name or f"torchkv/{layout}", notes, compiled
         is_whole = layout in ("contiguous", "paged") or self.layout_options.get("bits") in _BYTES
         self.rollback_room = None if is_whole else slack

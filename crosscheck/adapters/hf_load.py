@@ -1,6 +1,7 @@
 """A transformers causal LM as a subject: from an object, a directory, or a family's name."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from crosscheck.adapters.hf import CausalLM
@@ -13,6 +14,7 @@ from crosscheck.subjects.protocol import Documented
 
 QUANTIZED = "a quantized cache rounds keys and values, so that cached and uncached logits differ"
 SHARED = "a quantized cache rounds by scales that may span the batch, so that rows are not alone"
+GATHERS = ("reorder_cache", "batch_select_indices")
 INEXACT = (
     "cache.full",
     "cache.partition",
@@ -49,6 +51,8 @@ def adapt_model(
         notes: Sentences for the report.
         documented: relation -> (sentence, source) of a difference that the package states.
     """
+    if gather not in (None, *GATHERS):
+        raise CrosscheckError(f"adapt: gather is {gather!r}, expected one of {', '.join(GATHERS)}.")
     told = {k: documentation(v) for k, v in (documented or {}).items()}
     if cache == "quantized":
         source = "transformers QuantizedCache, class docstring"
@@ -65,16 +69,36 @@ def load_directory(path: str, *, dtype: str = "", attn: str = "", **hints: Any) 
     """Return a subject for a checkpoint in a directory; nothing is downloaded."""
     from transformers import AutoModelForCausalLM
 
-    options: dict[str, Any] = {"dtype": getattr(torch_module(), dtype) if dtype else "auto"}
+    options: dict[str, Any] = {"dtype": floating(f"hf:{path}", dtype) if dtype else "auto"}
     if attn:
         options["attn_implementation"] = attn
     try:
         model = AutoModelForCausalLM.from_pretrained(path, local_files_only=True, **options)
     except (OSError, ValueError) as error:
         said = " ".join(str(error).split())[:200]
+        if not Path(path).exists():
+            said = (
+                "no such folder, nor a model that was downloaded before. Give the folder of a "
+                "checkpoint, with its config.json."
+            )
         raise CrosscheckError(f"load_subject: hf:{path}: {said}") from None
     hints = {"name": f"hf:{path}"} | hints
     return adapt_model(model, **hints)
+
+
+def floating(what: str, dtype: str) -> Any:
+    """Return torch's dtype of a name.
+
+    Raises:
+        CrosscheckError: torch has none of that name that models compute in.
+    """
+    found = getattr(torch_module(), dtype, None)
+    if not getattr(found, "is_floating_point", False):
+        raise CrosscheckError(
+            f"load_subject: {what}: dtype is {dtype!r}, expected float64, float32, bfloat16 or "
+            "float16."
+        )
+    return found
 
 
 def documentation(value: Any) -> Documented:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from crosscheck.adapters.hf import CausalLM
-from crosscheck.adapters.hf_load import adapt_model
+from crosscheck.adapters.hf_load import adapt_model, floating
 from crosscheck.adapters.torch_tools import torch_module
 from crosscheck.errors import CrosscheckError
 
@@ -92,15 +92,15 @@ def tiny_subject(family: str, **options: Any) -> CausalLM:
     ("yes"), `cache.NAME=` for arguments of the cache; anything else is a field of the config.
     """
     torch = torch_module()
-    seed = int(options.pop("seed", 0))
-    dtype = str(options.pop("dtype", "float64"))
+    seed = _whole(family, "seed", options.pop("seed", 0))
+    dtype = floating(f"hf-tiny:{family}", str(options.pop("dtype", "float64")))
     attn, amplify = options.pop("attn", None), options.pop("amplify", "yes")
     hints = {k: options.pop(k) for k in ("cache", "gather", "documented") if k in options}
     hints["cache_options"] = _within(options, "cache.")
     config = tiny_config(family, **options)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        model = _made(config, attn).to(getattr(torch, dtype)).eval()
+        model = _made(config, attn).to(dtype).eval()
     kept = amplify in ("no", "false", False)
     notes = (OWN_WEIGHTS,) if kept else ()
     if type(config) is not _config_class(family):
@@ -123,8 +123,8 @@ def tiny_config(family: str, **given: Any) -> Any:
     window = given.pop("window", None)
     if window is not None and "sliding_window" in known:
         given["sliding_window"] = window
-    depth = int(given.pop("layers", 4))
-    _check_fields(family, depth, given, list(known))
+    depth = _whole(family, "layers", given.pop("layers", 4), least=1)
+    _check_fields(family, given, list(known))
     special = SPECIAL.get(maker.model_type.replace("-", "_"), {})
     sizes = SIZES | dict.fromkeys(DEPTHS, depth) | special
     if "kv_lora_rank" in known:
@@ -158,9 +158,16 @@ def _decoder_class(own: Any) -> Any:
     return type(own().get_text_config())
 
 
-def _check_fields(family: str, depth: int, given: dict[str, Any], known: list[str]) -> None:
-    if depth < 1:
-        raise CrosscheckError(f"hf-tiny: {family}: layers is {depth}, expected at least 1.")
+def _whole(family: str, name: str, given: Any, *, least: int = 0) -> int:
+    """Return an option's whole number, which may be given as text."""
+    if not str(given).isdecimal() or int(given) < least:
+        raise CrosscheckError(
+            f"hf-tiny: {family}: {name} is {given!r}, expected a whole number of at least {least}."
+        )
+    return int(given)
+
+
+def _check_fields(family: str, given: dict[str, Any], known: list[str]) -> None:
     for name in given:
         if name not in known:
             near = difflib.get_close_matches(name, known, 3) or known[-3:]

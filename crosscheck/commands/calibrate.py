@@ -29,7 +29,7 @@ def add(commands: Any) -> None:
     )
     shared.add_subject(parser, against=False)
     add_dtypes(parser)
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the texts (default 0)")
+    shared.add_seed(parser, "of the texts")
     shared.add_json(parser)
 
 

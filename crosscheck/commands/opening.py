@@ -51,7 +51,7 @@ def check_places(options: Any) -> None:
     """Refuse files that can't be written, before the work whose result they are to hold.
 
     Args:
-        options: Of any command; `json` and `html` may be among them.
+        options: Of any command; `json`, `html` and `save` may be among them.
 
     Raises:
         CrosscheckError: A folder is not there, or is no place to write.
@@ -63,10 +63,23 @@ def check_places(options: Any) -> None:
         folder = Path(file).absolute().parent
         if not folder.is_dir():
             raise CrosscheckError(f"--{name} {file}: no folder {folder}. Make it first.")
-        if Path(file).is_dir():
+        if Path(file).is_dir() or file.endswith(os.sep):
             raise CrosscheckError(f"--{name} {file}: a folder, expected the name of a file.")
         if not os.access(file if Path(file).exists() else folder, os.W_OK):
-            raise CrosscheckError(f"--{name} {file}: Permission denied.")
+            raise CrosscheckError(f"--{name} {file}: Permission denied. Give another place.")
+    if getattr(options, "save", ""):
+        _check_folder(options.save)
+
+
+def _check_folder(save: str) -> None:
+    """Refuse a folder that can't be made or written; it is made when there is something to save."""
+    folder = Path(save).absolute()
+    while not (folder.exists() or folder.is_symlink()):
+        folder = folder.parent
+    if not folder.is_dir():
+        raise CrosscheckError(f"--save {save}: {folder} is no folder. Give another place.")
+    if not os.access(folder, os.W_OK):
+        raise CrosscheckError(f"--save {save}: {folder}: Permission denied. Give another place.")
 
 
 def write_json(data: Any, file: str | None) -> None:

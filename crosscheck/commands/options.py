@@ -2,6 +2,7 @@
 
 import argparse
 import re
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 SUBJECT = (
@@ -12,6 +13,14 @@ SUBJECT = (
 
 class Parser(argparse.ArgumentParser):
     """An argument parser that exits with 2 after one line."""
+
+    def read(self, argv: Sequence[str] | None) -> argparse.Namespace:
+        """Return the options; what no command knows sends to the help of the one given."""
+        found, unknown = self.parse_known_args(argv)
+        if unknown:
+            own = Parser(f"{self.prog} {found.command}")
+            own.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return found
 
     def error(self, message: str) -> NoReturn:
         """Exit with 2 after one line, as for every other wrong input."""
@@ -55,7 +64,14 @@ def add_run(
         help="how long the run may take in all, as 90s or 2m (default 60s"
         + (", after loading, and up to 600s for a large model)" if budget is None else ")"),
     )
-    add("--seed", type=int, default=0, metavar="N", help="of all that is drawn (default 0)")
+    add_seed(parser, "of all that is drawn")
+
+
+def add_seed(parser: argparse.ArgumentParser, what: str) -> None:
+    """Add --seed; `what` says what is drawn with it."""
+    parser.add_argument(
+        "--seed", type=whole, default=0, metavar="N", help=f"{what}, from 0 on (default 0)"
+    )
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
@@ -79,6 +95,17 @@ def seconds(text: str) -> float:
     if not value:
         raise argparse.ArgumentTypeError(f"{text!r} is no time, expected 60s, 2m or the like")
     return value
+
+
+def whole(text: str) -> int:
+    """Return a whole number from 0 on, which every generator takes as a seed.
+
+    Raises:
+        ArgumentTypeError: It is none.
+    """
+    if not (text.isascii() and text.isdecimal()):
+        raise argparse.ArgumentTypeError(f"{text!r} is no seed, expected 0, 1, 2 or the like")
+    return int(text)
 
 
 def dtypes(text: str) -> tuple[str, ...]:

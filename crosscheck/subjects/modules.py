@@ -27,7 +27,10 @@ def importable(where: str) -> Iterator[ModuleType]:
 
 def _module_of_file(path: Path) -> ModuleType:
     if not path.is_file():
-        raise CrosscheckError(f"load_subject: {path} does not exist.")
+        wrong = "is no file" if path.exists() else "does not exist"
+        raise CrosscheckError(
+            f"load_subject: {path} {wrong}, seen from {Path.cwd()}. Give the path of a Python file."
+        )
     name = f"crosscheck_source_{path.stem.replace('-', '_')}_{abs(hash(path.resolve()))}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None

@@ -68,7 +68,10 @@ def parse(text: str) -> tuple[str, dict[str, Any]]:
     head, query = (head, query) if mark else (text, "")
     where, colon, name = head.partition(":")
     if not (where and colon and name):
-        raise CrosscheckError(f"load_subject: text is {text!r}, expected {FORMS}.")
+        hint = f" Did you mean '{where}:NAME', with a function of that file?"
+        raise CrosscheckError(
+            f"load_subject: text is {text!r}, expected {FORMS}.{hint * where.endswith('.py')}"
+        )
     options: dict[str, Any] = {}
     for pair in filter(None, query.split("&")):
         key, equals, value = pair.partition("=")
@@ -142,6 +145,10 @@ def _adapted(what: str, made: Any, hints: dict[str, Any]) -> Any:
         return made.rename(what)
     if hasattr(made, "info") and hasattr(made, "full"):
         return made
+    if made is None:
+        raise CrosscheckError(
+            f"load_subject: {what} returned None, expected a model. Does it end in a return?"
+        )
     if not isinstance(made, dict):
         hints = {"name": what} | hints
     return sourced(adapt(made, **hints), bare=True)
@@ -178,7 +185,8 @@ def _find(
             )
         return (name,), general, options
     is_object = kind_of(found) is not None or (hasattr(found, "info") and hasattr(found, "full"))
-    is_object = is_object and not isinstance(found, type)
+    # numpy itself, which many files import, has an `info` and a `full`.
+    is_object = is_object and not isinstance(found, (type, ModuleType))
     return (found, None, options) if is_object else ((), found, options)
 
 
@@ -195,11 +203,17 @@ def _for_adapter(factory: Any, options: Mapping[str, Any]) -> list[str]:
 
 def _called(what: str, factory: Any, arguments: Any, options: dict[str, Any]) -> Any:
     if not callable(factory):
-        raise CrosscheckError(f"load_subject: {what} is a {type(factory).__name__}, not a factory.")
+        raise CrosscheckError(
+            f"load_subject: {what} is of type {type(factory).__name__}, expected a function that "
+            "returns a model."
+        )
     try:
         inspect.signature(factory).bind(*arguments, **options)
     except TypeError as error:
-        raise CrosscheckError(f"load_subject: {what}: {one_line(error)}.") from None
+        raise CrosscheckError(
+            f"load_subject: {what}: {one_line(error)}. It takes {inspect.signature(factory)}; give "
+            f"arguments as {what}?name=value."
+        ) from None
     except ValueError:
         pass
     try:

@@ -33,7 +33,7 @@ def main(program: str, prepare: Prepare, argv: Sequence[str] | None) -> int:
     options = argparse.Namespace()
 
     def work() -> None:
-        parser(program).parse_args(argv, options)
+        parser(program).read(argv, options)
         if hasattr(options, "run"):
             options.run(options)
         else:
@@ -74,6 +74,13 @@ class _Parser(argparse.ArgumentParser):
         """Exit with 2 after one line, as for every other wrong input."""
         self.exit(2, f"{self.prog}: {message}. See {self.prog} --help.\n")
 
+    def read(self, argv: Sequence[str] | None, options: argparse.Namespace) -> None:
+        """Fill in the options; what no command knows sends to the help of the one given."""
+        _, unknown = self.parse_known_args(argv, options)
+        if unknown:
+            own = _Parser(f"{self.prog} {options.command}")
+            own.error(f"unrecognized arguments: {' '.join(unknown)}")
+
     def print_help(self, file: Any = None) -> None:
         """Print the help; argparse itself says nothing where it cannot be written."""
         print(self.format_help(), end="", file=file)
@@ -84,7 +91,7 @@ def dtype_of(options: argparse.Namespace, checkpoint: Checkpoint) -> str:
     return checkpoint.dtype if options.dtype == STORED else options.dtype
 
 
-def parser(program: str) -> argparse.ArgumentParser:
+def parser(program: str) -> _Parser:
     """Return the parser of either twin's command line."""
     top = _Parser(program, description="Generate and score text with a decoder with a KV cache.")
     commands = top.add_subparsers(dest="command", required=True)

@@ -105,7 +105,9 @@ def test_a_dotted_module_works_as_a_file_does(file, monkeypatch, tmp_path):
         ),
         pytest.param("{}:plain?size=1", CrosscheckError, "unexpected keyword.*size", id="unknown"),
         pytest.param("{}:unknown", CrosscheckError, "family is unknown", id="refused"),
-        pytest.param("{}:NUMBER", CrosscheckError, "is a int, not a factory", id="no-factory"),
+        pytest.param(
+            "{}:NUMBER", CrosscheckError, "is of type int, expected a function", id="no-factory"
+        ),
         pytest.param("{}:broken", SubjectRaised, "raised RuntimeError: no weights", id="raises"),
         pytest.param("no/such.py:x", CrosscheckError, "does not exist", id="no-file"),
         pytest.param("no.such.module:x", CrosscheckError, "can't be imported", id="no-module"),

@@ -279,7 +279,7 @@ def test_each_token_is_forwarded_once():
     ("options", "message"),
     [
         ({"cache": "ring"}, "cache is 'ring', expected dynamic, static, sliding, quantized"),
-        ({"layers": 0}, "hf-tiny: llama: layers is 0, expected at least 1"),
+        ({"layers": 0}, "hf-tiny: llama: layers is 0, expected .* at least 1"),
         ({"vocab": 3}, "hf-tiny: llama: option is 'vocab', expected .* such as vocab_size"),
         ({"hidden_size": 33}, "hf-tiny: llama: "),
     ],

@@ -202,6 +202,14 @@ IGNORED = {
 }
 
 
+def test_an_option_of_no_command_sends_to_the_help_of_the_one_given(twin, capsys):
+    with pytest.raises(SystemExit) as error:
+        main(twin, *ARGUMENTS, "--cases", "3")
+
+    line = f"{twin} generate: unrecognized arguments: --cases 3. See {twin} generate --help.\n"
+    assert (error.value.code, capsys.readouterr().err) == (2, line)
+
+
 @pytest.mark.parametrize("flags", IGNORED)
 def test_an_option_that_would_be_ignored_is_refused_with_what_makes_it_so(twin, flags, capsys):
     code = main(twin, *ARGUMENTS, *flags.split())

@@ -6,6 +6,7 @@ python -m tests.faulty.rates [PATTERN ...] [--out FILE]
 import argparse
 import json
 import logging
+import os
 import time
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -87,6 +88,8 @@ def summary(outcomes) -> str:
 
 def main() -> None:
     """Print one line a case, then the rates."""
+    # As under pytest: without it flax would compute in float32 what is judged as float64.
+    os.environ["JAX_ENABLE_X64"] = "1"
     logging.disable(logging.WARNING)
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("patterns", nargs="*", default=["*"])

@@ -13,6 +13,7 @@ from crosscheck.commands.options import seconds
 
 MODEL = f"{Path(__file__).parent / 'user_model.py'}"
 RIGHT = f"{MODEL}:right"
+LAYOUTS = "contiguous, paged, window, quantized, sinks, sinks_absolute, uncached"
 
 
 def refused(capsys, *argv):
@@ -74,10 +75,37 @@ def refused(capsys, *argv):
             ("run", "no.py:f", "--html", "/"),
             "crosscheck: --html /: a folder, expected the name of a file.",
         ),
+        (
+            ("run", "no.py:f", "--json", "tests_none/"),
+            "crosscheck: --json tests_none/: a folder, expected the name of a file.",
+        ),
+        (
+            ("run", "no.py:f", "--save", f"{MODEL}/failures"),
+            f"crosscheck: --save {MODEL}/failures: {MODEL} is no folder. Give another place.",
+        ),
+        (
+            ("run", RIGHT, "--cases", "3"),
+            "crosscheck run: unrecognized arguments: --cases 3. See crosscheck run --help.",
+        ),
+        (
+            ("diagnose", RIGHT, "--html", "x.html"),
+            "crosscheck diagnose: unrecognized arguments: --html x.html. See crosscheck diagnose "
+            "--help.",
+        ),
+        (
+            ("selftest", RIGHT, "--seed", "-1"),
+            "crosscheck selftest: argument --seed: '-1' is no seed, expected 0, 1, 2 or the like. "
+            "See crosscheck selftest --help.",
+        ),
+        (
+            ("calibrate", RIGHT, "--seed", "x"),
+            "crosscheck calibrate: argument --seed: 'x' is no seed, expected 0, 1, 2 or the like. "
+            "See crosscheck calibrate --help.",
+        ),
     ],
     ids=[
         *("nothing", "no-subject", "time", "no-time", "dtype", "relation", "file"),
-        *("json", "html", "no-file"),
+        *("json", "html", "no-file", "slash", "save", "option", "of-another", "seed", "word"),
     ],
 )
 def test_a_slip_says_what_was_expected(capsys, argv, line):
@@ -104,6 +132,60 @@ def test_a_subject_that_is_not_there_is_wrong_usage(capsys, spec, word):
     assert code == 2
     assert line.startswith("crosscheck: ")
     assert word in line
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        (
+            "none.py:make",
+            "none.py does not exist, seen from {here}. Give the path of a Python file.",
+        ),
+        (f"{MODEL}", f"Did you mean '{MODEL}:NAME', with a function of that file?"),
+        (f"{MODEL}:np", f"{MODEL}:np is of type module, expected a function that returns a model."),
+        (
+            f"{MODEL}:nothing",
+            f"{MODEL}:nothing returned None, expected a model. Does it end in a return?",
+        ),
+        (
+            f"{MODEL}:wanting",
+            "wanting: missing a required argument: 'size'. It takes (size); give arguments as "
+            f"{MODEL}:wanting?name=value.",
+        ),
+        (
+            "hf-tiny:gpt2?layers=two",
+            "hf-tiny: gpt2: layers is 'two', expected a whole number of at least 1.",
+        ),
+        (
+            "hf-tiny:gpt2?seed=x",
+            "hf-tiny: gpt2: seed is 'x', expected a whole number of at least 0.",
+        ),
+        (
+            "hf-tiny:gpt2?dtype=int8",
+            "hf-tiny:gpt2: dtype is 'int8', expected float64, float32, bfloat16 or float16.",
+        ),
+        (
+            "hf-tiny:gpt2?gather=crop",
+            "adapt: gather is 'crop', expected one of reorder_cache, batch_select_indices.",
+        ),
+        (
+            "hf:no-such-directory",
+            "hf:no-such-directory: no such folder, nor a model that was downloaded before. Give "
+            "the folder of a checkpoint, with its config.json.",
+        ),
+        ("jaxkv.subject:llama?layout=page", f"layout is 'page', expected one of {LAYOUTS}."),
+        ("torchkv.subject:llama?layout=page", f"layout is 'page', expected one of {LAYOUTS}."),
+    ],
+    ids=[
+        *("file", "no-name", "value", "none", "argument", "layers", "seed", "dtype"),
+        *("gather", "directory", "jaxkv", "torchkv"),
+    ],
+)
+def test_what_makes_no_subject_says_what_would(capsys, spec, words):
+    code, line = refused(capsys, "run", spec, "--budget", "1s")
+
+    assert code == 2
+    assert line.endswith(words.format(here=Path.cwd()))
 
 
 def test_a_factory_that_raises_is_the_subjects_fault(capsys):

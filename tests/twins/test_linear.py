@@ -58,15 +58,22 @@ def test_other_products_stay_whole_in_jax(shape, outputs):
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 4), (8, 1), (5, 4)], ids=str)
-def test_a_tied_head_gives_the_products_of_tokens_with_the_table_in_jax(shape):
+@pytest.mark.parametrize(("outputs", "parts"), [(600, 4), (602, 2), (601, 1)])
+@pytest.mark.parametrize("biased", [False, True], ids=["plain", "biased"])
+def test_a_turned_product_has_the_matrix_on_the_left_of_few_rows_in_jax(
+    shape, outputs, parts, biased
+):
     made = np.random.default_rng(6)
-    table_VD, x_BTD = made.normal(size=(600, 224)), made.normal(size=(*shape, 224))
+    weight_ED, x_BTD = made.normal(size=(outputs, 224)), made.normal(size=(*shape, 224))
+    bias_E = made.normal(size=outputs) if biased else np.zeros(outputs)
+    p = {"weight": weight_ED} | ({"bias": bias_E} if biased else {})
 
-    compiled = jax.jit(in_jax.tied).lower(table_VD, x_BTD).compile()
+    compiled = jax.jit(in_jax.turned).lower(p, x_BTD).compile()
 
-    np.testing.assert_allclose(compiled(table_VD, x_BTD), x_BTD @ table_VD.T, 1e-10, 1e-10)
-    few = 1 < shape[0] * shape[1] <= 16
-    assert (f"f64[600,{shape[0] * shape[1]}]" in (compiled.as_text() or "")) == few
+    np.testing.assert_allclose(compiled(p, x_BTD), x_BTD @ weight_ED.T + bias_E, 1e-10, 1e-10)
+    rows = shape[0] * shape[1]
+    on_left = f"f64[{parts},{outputs // parts},{rows}]" if parts > 1 else f"f64[{outputs},{rows}]"
+    assert (on_left in (compiled.as_text() or "")) == (1 < rows <= 16)
 
 
 def compare_in_jax(shape, outputs, *, biased) -> str:
