@@ -1,10 +1,10 @@
 """What is wrong in a command is told in one line, before the work whose result it would spoil."""
 
 import argparse
-import os
 from pathlib import Path
 from typing import NoReturn
 
+from crosscheck.commands.opening import why_not_written
 from jaxkv.spec.errors import SourceError
 
 FILES = ("json", "html", "page")
@@ -45,10 +45,5 @@ def check_places(options: argparse.Namespace) -> None:
         file = getattr(options, name, None)
         if file is None:
             continue
-        folder = Path(file).absolute().parent
-        if not folder.is_dir():
-            raise SourceError(f"--{name} {file}: no folder {folder}. Make it first.")
-        if Path(file).is_dir() or file.endswith(os.sep):
-            raise SourceError(f"--{name} {file}: a folder, expected the name of a file.")
-        if not os.access(file if Path(file).exists() else folder, os.W_OK):
-            raise SourceError(f"--{name} {file}: Permission denied. Give another place.")
+        if wrong := why_not_written(file):
+            raise SourceError(f"--{name} {file}: {wrong}")

@@ -60,15 +60,22 @@ def check_places(options: Any) -> None:
         file = getattr(options, name, None)
         if file is None or (file == "-" and name == "json"):
             continue
-        folder = Path(file).absolute().parent
-        if not folder.is_dir():
-            raise CrosscheckError(f"--{name} {file}: no folder {folder}. Make it first.")
-        if Path(file).is_dir() or file.endswith(os.sep):
-            raise CrosscheckError(f"--{name} {file}: a folder, expected the name of a file.")
-        if not os.access(file if Path(file).exists() else folder, os.W_OK):
-            raise CrosscheckError(f"--{name} {file}: Permission denied. Give another place.")
+        if wrong := why_not_written(file):
+            raise CrosscheckError(f"--{name} {file}: {wrong}")
     if getattr(options, "save", ""):
         _check_folder(options.save)
+
+
+def why_not_written(file: str) -> str:
+    """Return why a file can't be written there, with the next step; '' where it can."""
+    path, folder = Path(file), Path(file).absolute().parent
+    if not folder.is_dir():
+        return f"no folder {folder}. Make it first."
+    if path.is_dir() or file.endswith(os.sep):
+        return "a folder, expected the name of a file."
+    if not os.access(path if path.exists() else folder, os.W_OK):
+        return "Permission denied. Give another place."
+    return ""
 
 
 def _check_folder(save: str) -> None:

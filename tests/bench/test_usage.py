@@ -6,18 +6,11 @@ import pytest
 
 from bench.__main__ import BENCHES, main
 from bench.usage import check_places
+from tests.slips import refusal
 
 
 def refused(capsys, *argv):
-    """Return the exit code and the one line on stderr."""
-    try:
-        code = main(list(argv))
-    except SystemExit as error:
-        code = error.code
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert len(err.strip().splitlines()) == 1
-    return code, err.strip()
+    return refusal(capsys, main, *argv)
 
 
 @pytest.mark.parametrize(

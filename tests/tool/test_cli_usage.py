@@ -10,6 +10,7 @@ import pytest
 
 from crosscheck.cli import READER_LEFT, main
 from crosscheck.commands.options import seconds
+from tests.slips import refusal
 
 MODEL = f"{Path(__file__).parent / 'user_model.py'}"
 RIGHT = f"{MODEL}:right"
@@ -17,15 +18,7 @@ LAYOUTS = "contiguous, paged, window, quantized, sinks, sinks_absolute, uncached
 
 
 def refused(capsys, *argv):
-    """Return the exit code and the one line on stderr."""
-    try:
-        code = main(list(argv))
-    except SystemExit as error:
-        code = error.code
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert len(err.strip().splitlines()) == 1
-    return code, err.strip()
+    return refusal(capsys, main, *argv)
 
 
 @pytest.mark.parametrize(
