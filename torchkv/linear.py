@@ -4,7 +4,9 @@ Letters: B rows, T new tokens, X rows and tokens in one axis, D width, E outputs
 """
 
 import math
+import platform
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,6 +22,17 @@ Params = Mapping[str, Any]
 # Of products that read the matrix and do little else: the most rows, the bytes from which on it
 # pays, and into how many parts the matrix is cut for one row.
 _FEW, _LEAST_BYTES, _PARTS = 16, 1 << 20, 8
+
+
+def _is_amd() -> bool:
+    """Return whether the processor is AMD's, where PyTorch's products of few rows are slow."""
+    try:
+        return "AuthenticAMD" in Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return "AuthenticAMD" in platform.processor()
+
+
+_ON_AMD = _is_amd()
 
 
 def norm(p: Params, x_BTD: Float[Array, "*B D"], norm: spec.Norm) -> Float[Array, "*B D"]:
@@ -39,9 +52,10 @@ def linear(p: Params, x_BTD: Float[Array, "B T D"]) -> Float[Array, "B T E"]:
 
 
 def _is_read_alone(x_BTD: Array, weight_ED: Array) -> bool:
-    """Return whether these are few rows on a CPU, times a matrix that takes time to read."""
+    """Return whether these are few rows on a CPU of AMD, times a matrix that takes time to read."""
     return (
-        weight_ED.nbytes >= _LEAST_BYTES
+        _ON_AMD
+        and weight_ED.nbytes >= _LEAST_BYTES
         and 0 < x_BTD.shape[0] * x_BTD.shape[1] <= _FEW
         and weight_ED.dtype in (torch.float32, torch.float64)
         and weight_ED.is_cpu
@@ -50,8 +64,8 @@ def _is_read_alone(x_BTD: Array, weight_ED: Array) -> bool:
 
 
 def _multiply(x_XD: Array, weight_ED: Array) -> Array:
-    # `F.linear` gives one row to one thread, 16 GB/s where two read 30, and is slower yet with two
-    # to eight rows: docs/performance.md.
+    # There `F.linear` gives one row to one thread, 16 GB/s where two read 30, and is slower yet
+    # with two to eight rows; on an Intel it is the faster one: docs/performance.md.
     if len(x_XD) > 1:
         return (weight_ED @ x_XD.T).T.contiguous()
     outputs, width = weight_ED.shape

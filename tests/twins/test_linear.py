@@ -7,9 +7,17 @@ import torch
 import torch.nn.functional as F
 
 from jaxkv import linear as in_jax
+from torchkv import linear as in_torch
 from torchkv.linear import linear
 
-D = 97
+D = 227  # 600 outputs in float64 are more than a megabyte: below, one form serves all
+
+
+@pytest.fixture(params=[True, False], ids=["amd", "other"])
+def on_amd(request, monkeypatch):
+    """Whether PyTorch's twin believes that it runs on a processor of AMD."""
+    monkeypatch.setattr(in_torch, "_ON_AMD", request.param)
+    return request.param
 
 
 @pytest.mark.parametrize(
@@ -17,7 +25,7 @@ D = 97
 )
 @pytest.mark.parametrize("outputs", [600, 602, 601], ids=["eight-parts", "two-parts", "one-part"])
 @pytest.mark.parametrize("biased", [False, True], ids=["plain", "biased"])
-def test_a_product_with_few_rows_is_that_of_linear(shape, outputs, biased):
+def test_a_product_with_few_rows_is_that_of_linear(shape, outputs, biased, on_amd):
     made = torch.Generator().manual_seed(3)
     weight_ED, bias_E, x_BTD = (
         torch.randn(size, generator=made, dtype=torch.float64)
@@ -30,8 +38,20 @@ def test_a_product_with_few_rows_is_that_of_linear(shape, outputs, biased):
     torch.testing.assert_close(y_BTE, F.linear(x_BTD, weight_ED, p.get("bias")))
 
 
+@pytest.mark.parametrize(("rows", "form"), [(1, "aten::bmm"), (2, "aten::mm")])
+def test_only_amd_has_a_form_of_its_own_for_few_rows(rows, form, on_amd):
+    weight_ED, x_BTD = torch.ones(600, D, dtype=torch.float64), torch.ones(rows, 1, D).double()
+
+    with torch.profiler.profile() as seen:
+        linear({"weight": weight_ED}, x_BTD)
+
+    called = {event.key for event in seen.key_averages()}
+    assert ("aten::linear" in called) == (not on_amd)
+    assert (form in called) or not on_amd
+
+
 @pytest.mark.parametrize("rows", [1, 2])
-def test_gradients_pass_through_a_product_with_few_rows(rows):
+def test_gradients_pass_through_a_product_with_few_rows(rows, on_amd):
     made = torch.Generator().manual_seed(4)
     weight_ED = torch.randn(600, D, generator=made, dtype=torch.float64).requires_grad_()
     x_BTD = torch.randn(rows, 1, D, generator=made, dtype=torch.float64)
