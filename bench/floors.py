@@ -14,9 +14,6 @@ from jaxkv.spec.config import ModelConfig
 
 Measure = Callable[[], float]
 
-# Those of jaxkv's matrices that stand (out, in).
-_TURNED = ("qkv", "down")
-
 
 def weight_read(model: Any) -> Measure:
     """Return a measure, in ms, of reading every parameter of a jaxkv model once."""
@@ -41,27 +38,26 @@ def products(model: Any, *, tokens: int) -> Measure:
     import jax.numpy as jnp
 
     from jaxkv.linear import linear, turned
-    from jaxkv.model import params_of
+    from jaxkv.model import Turned
 
-    layers = [
-        {name: p for part in ("attn", "mlp") for name, p in layer[part].items()}
-        for layer in params_of(model)["layers"].values()
+    modules = [
+        each
+        for layer in model.layers
+        for each in (layer.attn.qkv, layer.attn.o, layer.mlp.up, layer.mlp.down)
     ]
+    forms = [(turned, 1) if isinstance(each, Turned) else (linear, 0) for each in modules]
 
-    def width(name: str, matrix: Any) -> int:
-        return matrix.shape[1 if name in _TURNED else 0]
-
-    def multiply(inputs: Any, layers: Any) -> Any:
+    def multiply(inputs: Any, weights: Any) -> Any:
         return [
-            jnp.sum((turned if name in _TURNED else linear)(p, inputs[width(name, p["weight"])]))
-            for layer in layers
-            for name, p in layer.items()
+            jnp.sum(form({"weight": weight}, inputs[weight.shape[axis]]))
+            for (form, axis), weight in zip(forms, weights, strict=True)
         ]
 
-    widths = {width(name, p["weight"]) for layer in layers for name, p in layer.items()}
+    weights = [each.weight[...] for each in modules]
+    widths = {weight.shape[axis] for (_, axis), weight in zip(forms, weights, strict=True)}
     inputs = {each: jnp.ones((1, tokens, each), model.dtype) for each in widths}
     compiled = jax.jit(multiply)
-    return lambda: seconds(lambda: jax.block_until_ready(compiled(inputs, layers))) * 1000
+    return lambda: seconds(lambda: jax.block_until_ready(compiled(inputs, weights))) * 1000
 
 
 def step_bytes(config: ModelConfig, *, batch: int, used: int, itemsize: int = 4) -> int:
