@@ -3,10 +3,12 @@
 Letters: B rows, T prompt tokens with padding.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
@@ -21,6 +23,7 @@ from jaxkv.processor_settings import ProcessorSettings, plan_processors
 from jaxkv.processors import place
 from jaxkv.sampling import Sampler
 from jaxkv.settings import Settings, plan_sampling
+from jaxkv.spec.config import ModelConfig
 from jaxkv.spec.errors import RequestError, ShapeError
 from jaxkv.spec.room import check_room
 
@@ -174,8 +177,8 @@ def new_cache(
         RequestError: See `check_layout` and `caches.init`.
         CapacityError: The cache exceeds the memory.
     """
-    form = {"layout": layout, "page_size": page_size, "options": options}
-    check_layout("new_cache", **form, positions=model.config.max_positions)
+    asked = {"layout": layout, "page_size": page_size, "options": options}
+    check_layout("new_cache", **asked, positions=model.config.max_positions)
     pages = {} if page_size is None else {"page_size": page_size}
     check_room(
         "new_cache",
@@ -190,17 +193,25 @@ def new_cache(
     )
     sources = request.plan.sources
     wide = {} if sources is None else {"source_capacity": sources.ids_BE.shape[1]}
-    return caches.init(
-        model.config,
-        batch=request.plan.batch,
-        capacity=slots,
-        dtype=model.dtype,
-        slack=slack,
-        layout=layout,
+    form = {
+        "batch": request.plan.batch,
+        "capacity": slots,
+        "dtype": model.dtype,
+        "slack": slack,
+        "layout": layout,
         **pages,
         **wide,
         **(options or {}),
-    )
+    }
+    if not all(isinstance(value, Hashable) for value in form.values()):
+        return caches.init(model.config, **form)  # which refuses it by name
+    return _init(model.config, tuple(form.items()))
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _init(config: ModelConfig, form: tuple[tuple[str, Any], ...]) -> Cache:
+    # One program for all layers' buffers, where `caches.init` alone runs one for each.
+    return caches.init(config, **dict(form))
 
 
 def device_arrays(
