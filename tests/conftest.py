@@ -30,12 +30,14 @@ os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
 # Nearly all of a cold run is compiling; without LLVM's optimizer it takes a third less (CPU seconds
 # of tests/relations/test_dtype.py, jaxkv's six: 68, then 47), and without fused kernels, in one
-# part, 30 % less again (40, then 28.5). Deep runs and the real checkpoint's child processes compile
-# as users do.
+# part, 30 % less again (40, then 28.5); with loops as they were written, whose simplifying is a
+# fifth of what then is left, 13 % less (tests/prefix/test_store.py: 30, then 26). Deep runs and the
+# real checkpoint's child processes compile as users do.
 CHEAP = (
     "--xla_backend_optimization_level=0",
     "--xla_cpu_use_fusion_emitters=false",
     "--xla_cpu_parallel_codegen_split_count=1",
+    "--xla_disable_hlo_passes=while-loop-invariant-code-motion,simplify-while-loops",
 )
 if not DEEP:
     os.environ.setdefault("XLA_FLAGS", " ".join(CHEAP))

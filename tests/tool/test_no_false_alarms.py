@@ -1,6 +1,7 @@
 """Generated programs on right models: whatever is done to the cache, no alarm.
 
-10,000 programs on the twins and 2,000 on ten families of transformers when deep, a tenth otherwise.
+10,000 programs on the twins and 2,000 on ten families of transformers when deep, a twentieth
+otherwise.
 """
 
 import pytest
@@ -25,7 +26,7 @@ FAMILIES = (
     "gpt_neox",
     "opt",
 )
-ON_TWINS, ON_FAMILIES = (10_000, 2_000) if DEEP else (1_000, 200)
+ON_TWINS, ON_FAMILIES = (10_000, 2_000) if DEEP else (500, 100)
 (PROGRAM,) = select("cache.program")
 
 
