@@ -18,6 +18,7 @@ import pytest
 
 from tests.annotations import check_sparingly
 from tests.clock import Looks
+from tests.xla_flags import CHEAP
 
 DEEP = os.environ.get("JAXKV_DEEP") == "1"
 OFFLINE = os.environ.get("JAXKV_OFFLINE") == "1"
@@ -28,17 +29,7 @@ os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(CACHE))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
-# Nearly all of a cold run is compiling; without LLVM's optimizer it takes a third less (CPU seconds
-# of tests/relations/test_dtype.py, jaxkv's six: 68, then 47), and without fused kernels, in one
-# part, 30 % less again (40, then 28.5); with loops as they were written, whose simplifying is a
-# fifth of what then is left, 13 % less (tests/prefix/test_store.py: 30, then 26). Deep runs and the
-# real checkpoint's child processes compile as users do.
-CHEAP = (
-    "--xla_backend_optimization_level=0",
-    "--xla_cpu_use_fusion_emitters=false",
-    "--xla_cpu_parallel_codegen_split_count=1",
-    "--xla_disable_hlo_passes=while-loop-invariant-code-motion,simplify-while-loops",
-)
+# Deep runs and the real checkpoint's child processes compile as users do.
 if not DEEP:
     os.environ.setdefault("XLA_FLAGS", " ".join(CHEAP))
 

@@ -16,11 +16,10 @@ from jaxkv.programs import PROGRAMS
 from jaxkv.sampling import Sampler
 from tests.compiled.hlo import loop_operations
 from tests.tiny import CONFIGS, make_model
+from tests.xla_flags import FUSED
 
 SLOTS = 128
 LLAMA = CONFIGS["llama"]
-# As users compile: the suite goes without fused kernels, and the program is another one.
-FUSED = {"xla_cpu_use_fusion_emitters": True}
 
 
 def program(
@@ -49,6 +48,7 @@ def program(
         clean=True,
         logprobs=logprobs,
     )
+    # The suite goes without fused kernels, and the program is another one.
     compiled = lowered.compile(compiler_options=FUSED)
     return SimpleNamespace(compiled=compiled, cache=cache, lowered=lowered)
 
