@@ -42,7 +42,7 @@ def test_a_product_with_few_rows_is_that_of_linear(shape, outputs, biased, on_am
 def test_only_amd_has_a_form_of_its_own_for_few_rows(rows, form, on_amd):
     weight_ED, x_BTD = torch.ones(600, D, dtype=torch.float64), torch.ones(rows, 1, D).double()
 
-    with torch.profiler.profile() as seen:
+    with torch.profiler.profile(acc_events=True) as seen:
         linear({"weight": weight_ED}, x_BTD)
 
     called = {event.key for event in seen.key_averages()}
