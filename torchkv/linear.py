@@ -65,7 +65,7 @@ def _is_read_alone(x_BTD: Array, weight_ED: Array) -> bool:
 
 def _multiply(x_XD: Array, weight_ED: Array) -> Array:
     # There `F.linear` gives one row to one thread, 16 GB/s where two read 30, and is slower yet
-    # with two to eight rows; on an Intel it is the faster one: docs/performance.md.
+    # with two to eight rows; on an Intel it is the faster one up to four: docs/performance.md.
     if len(x_XD) > 1:
         return (weight_ED @ x_XD.T).T.contiguous()
     outputs, width = weight_ED.shape

@@ -6,7 +6,7 @@ from importlib import import_module
 import numpy as np
 import pytest
 
-from jaxkv import block, programs, stack
+from jaxkv import block, programs, request, stack
 from jaxkv.generation import generate
 from jaxkv.planning import plan
 from jaxkv.spec.errors import CapacityError
@@ -88,6 +88,18 @@ def test_the_whole_loop_is_one_program_whatever_the_cache_holds(monkeypatch, kin
 
     assert counts == [1, 0, 0]
     assert programs.PROGRAMS.traces == 1
+
+
+def test_a_requests_cache_is_made_by_a_program_that_the_next_one_uses(model, monkeypatch):
+    made, init = [], request.caches.init
+    monkeypatch.setattr(
+        request.caches, "init", lambda *args, **how: made.append(how) or init(*args, **how)
+    )
+
+    for _ in range(3):
+        generate(model, [[1, 2, 3]], max_new_tokens=2, capacity=77)
+
+    assert [how["capacity"] for how in made] == [77]
 
 
 def test_a_new_bucket_costs_one_compilation(model):

@@ -170,3 +170,13 @@ def test_an_option_of_another_layout_is_refused_at_once(twin, name):
 
     with pytest.raises(RequestError, match="layout 'paged' has no option 'bits'"):
         getattr(kind, name)(make_model(twin, "llama"), [[1]], **asked)
+
+
+@pytest.mark.parametrize("bits", [[2], ([2],), 3], ids=repr)
+@pytest.mark.parametrize("twin", TWINS)
+def test_a_number_of_bits_that_is_none_is_refused_by_name(twin, bits):
+    generation = module(Cell(twin, "llama", "quantized"), "generation")
+    asked = {"max_new_tokens": 2, "layout": "quantized", "layout_options": {"bits": bits}}
+
+    with pytest.raises(RequestError, match=r"bits is .*, expected one of 2, 4, 8"):
+        generation.generate(make_model(twin, "llama"), [[1]], **asked)
