@@ -92,13 +92,26 @@ def rotation(
     which the speeds of some scalings follow.
     """
     table = partial(ops.rope_table, length_B=length_B, rope=rope, dtype=dtype)
-    own = table(position_BT)
+    own = _kept(*table(position_BT))
 
     def rotate(x_BTNH: Array, at_BT: Array) -> Array:
         cos_BTR, sin_BTR = own if at_BT is position_BT else table(at_BT)
         return ops.apply_rope(x_BTNH, cos_BTR, sin_BTR, interleaved=rope.interleaved)
 
     return rotate
+
+
+def _kept(
+    cos_BTR: Float[Array, "B T R"], sin_BTR: Float[Array, "B T R"]
+) -> tuple[Float[Array, "B T R"], Float[Array, "B T R"]]:
+    """Return the same, as halves of one array that a program computes once.
+
+    XLA on CPUs computes them anew for every head of every layer if it can, and sees through a
+    barrier alone.
+    """
+    both_BTR = jax.lax.optimization_barrier(jnp.concatenate([cos_BTR, sin_BTR], axis=-1))
+    cos_BTR, sin_BTR = jnp.split(both_BTR, 2, axis=-1)
+    return cos_BTR, sin_BTR
 
 
 class Dropout:

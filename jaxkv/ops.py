@@ -151,12 +151,25 @@ def softmax(
     score_XMS: Float[Array, "X M S"], visible_XMS: Bool[Array, "X M S"]
 ) -> Float[Array, "X M S"]:
     """Return weights over the visible keys; a query that sees none gets zeros, never NaN."""
+    weight_XMS, total_XM1 = weigh(score_XMS, visible_XMS)
+    return weight_XMS / total_XM1
+
+
+def weigh(
+    score_XMS: Float[Array, "X M S"], visible_XMS: Bool[Array, "X M S"]
+) -> tuple[Float[Array, "X M S"], Float[Array, "X M 1"]]:
+    """Return softmax's weights over the visible keys, the largest 1, and what divides them.
+
+    A query that sees none gets zeros, and 1. Who multiplies values by weights divides afterwards: a
+    pass over M*H numbers, not M*S.
+    """
     floor = jnp.finfo(score_XMS.dtype).min
-    masked = jnp.where(visible_XMS, score_XMS, floor)
-    peak = jnp.max(masked, axis=-1, keepdims=True)
-    weight = jnp.where(visible_XMS, jnp.exp(masked - peak), 0)
-    total = jnp.sum(weight, axis=-1, keepdims=True)
-    return weight / jnp.where(total > 0, total, 1)
+    masked_XMS = jnp.where(visible_XMS, score_XMS, floor)
+    peak_XM1 = jnp.max(masked_XMS, axis=-1, keepdims=True)
+    # 0 where nothing is seen: exp(floor) is 0, so that no second mask is needed.
+    weight_XMS = jnp.exp(masked_XMS - jnp.where(peak_XM1 == floor, 0, peak_XM1))
+    total_XM1 = jnp.sum(weight_XMS, axis=-1, keepdims=True)
+    return weight_XMS, jnp.where(total_XM1 > 0, total_XM1, 1)
 
 
 def group_queries(q_BTNH: Float[Array, "B T N H"], num_kv_heads: int) -> Float[Array, "X M H"]:

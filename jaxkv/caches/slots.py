@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from jaxkv import ops
-from jaxkv.caches import fused
+from jaxkv.caches import causal, fused
 from jaxkv.caches.state import Bias, Expand
 from jaxkv.spec.errors import ShapeError, Unsupported
 
@@ -165,7 +165,10 @@ def attend_fresh(
         out_BTNH = fused.attend_fresh(q_BTNH, k_BTKH, v_BTKH, valid_BT=valid_BT, rule=rule)
         if out_BTNH is not None:
             return out_BTNH
-    k_XHT, v_XTH = heads_first(k_BTKH).swapaxes(1, 2), heads_first(v_BTKH)
+    k_XTH, v_XTH = heads_first(k_BTKH), heads_first(v_BTKH)
+    if bias is None and causal.is_served(q_BTNH.shape[1], rule=rule):
+        return causal.attend(q_BTNH, k_XTH, v_XTH, rule=rule)
+    k_XHT = k_XTH.swapaxes(1, 2)
 
     def block(q: Array, at: Array, span: slice) -> Array:
         first = 0 if rule.window is None else max(0, span.start - rule.window + 1)
@@ -214,8 +217,10 @@ def _attend(
         score_XMS = score_XMS + ops.group_bias(added_BNTS, num_kv_heads=kv_heads)
     visible_BTS = ops.is_visible(query_BT, key_BS, valid_BS, rule=rule)
     visible_XMS = ops.spread(visible_BTS, num_kv_heads=kv_heads, groups=heads // kv_heads)
-    weight_XMS = ops.softmax(score_XMS, visible_XMS).astype(v_XSH.dtype)
-    return ops.ungroup(jnp.einsum("XMS,XSH->XMH", weight_XMS, v_XSH), rows=rows, tokens=tokens)
+    weight_XMS, total_XM1 = ops.weigh(score_XMS, visible_XMS)
+    sum_XMH = jnp.einsum("XMS,XSH->XMH", weight_XMS.astype(v_XSH.dtype), v_XSH)
+    out_XMH = (sum_XMH / total_XM1).astype(v_XSH.dtype)
+    return ops.ungroup(out_XMH, rows=rows, tokens=tokens)
 
 
 def check_bias(added_BNTS: Array, *, expected: tuple[int, ...]) -> None:

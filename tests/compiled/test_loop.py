@@ -71,6 +71,12 @@ def test_a_rectangular_step_is_one_slice_update_per_buffer_and_layer_in_place(ba
     assert not any(kind == "scatter" and "18" in shape for kind, shape in operations)
 
 
+def test_sines_are_computed_once_for_prompt_and_step_not_for_each_head_of_each_layer():
+    text = program(5).compiled.as_text()
+
+    assert len(re.findall(r" sine\(", text)) == 2  # of three layers, queries and keys each
+
+
 @pytest.mark.parametrize("batch", [1, 5])
 def test_the_donated_buffers_are_the_results_buffers(batch):
     built = program(batch)
