@@ -14,6 +14,7 @@ from torch import Tensor as Array
 
 from jaxkv.spec.errors import ShapeError, Unsupported
 from torchkv import ops
+from torchkv.caches import causal
 from torchkv.caches.state import Bias, Expand, Rotate, Step
 
 
@@ -186,10 +187,13 @@ def attend_fresh(
 ) -> Float[Array, "B T N _"]:
     """Return attention of T first tokens to themselves.
 
-    Each block of queries reads only the keys that it can see.
+    By PyTorch's kernel for causal texts, or in blocks of queries, each reading only the keys that
+    it can see. Of a row's tokens that are not real, behind its others, outputs mean nothing.
 
     Rows must be empty before these tokens, so that token i stands at position i.
     """
+    if bias is None and causal.is_served(k_BTKH, v_BTKH, rule=rule):
+        return causal.attend(q_BTNH, k_BTKH, v_BTKH, rule=rule)
     k_BKTH, v_BKTH = heads_first(k_BTKH).contiguous(), heads_first(v_BTKH).contiguous()
     parts, tokens = [], q_BTNH.shape[1]
     for begin in range(0, tokens, ops.QUERY_BLOCK):

@@ -1,0 +1,44 @@
+"""Attention of a whole text's tokens to themselves by PyTorch's fused kernel for causal texts.
+
+It makes no mask and never writes scores out. Letters: B rows, T new tokens, N query heads, K
+key/value heads, H head width.
+"""
+
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor as Array
+
+from torchkv import ops
+
+
+def is_served(
+    k_BTKH: Float[Array, "B T K H"], v_BTKH: Float[Array, "B T K _"], *, rule: ops.Rule
+) -> bool:
+    """Return whether each token sees all before it, by a softmax that the kernel knows.
+
+    Values of another width than keys' would be read by plain operations, T*T scores at once.
+    """
+    sees_all = rule.causal and (rule.window is None or rule.window >= k_BTKH.shape[1])
+    return sees_all and rule.soft_cap is None and k_BTKH.shape == v_BTKH.shape
+
+
+def attend(
+    q_BTNH: Float[Array, "B T N H"],
+    k_BTKH: Float[Array, "B T K H"],
+    v_BTKH: Float[Array, "B T K H"],
+    *,
+    rule: ops.Rule,
+) -> Float[Array, "B T N H"]:
+    """Return attention of T tokens to themselves and to all before them.
+
+    A row's real tokens stand before its others, whose outputs mean nothing.
+    """
+    out_BNTH = F.scaled_dot_product_attention(
+        q_BTNH.transpose(1, 2),
+        k_BTKH.transpose(1, 2),
+        v_BTKH.transpose(1, 2),
+        is_causal=True,
+        scale=rule.scale,
+        enable_gqa=True,
+    )
+    return out_BNTH.transpose(1, 2)
