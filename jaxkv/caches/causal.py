@@ -36,17 +36,18 @@ def attend(
     k_XTH: Float[Array, "X T H"],
     v_XTH: Float[Array, "X T _"],
     *,
+    valid_BT: Bool[Array, "B T"],
     rule: ops.Rule,
 ) -> Float[Array, "B T N _"]:
     """Return attention of T tokens to themselves and to all before them.
 
-    A row's real tokens stand before its others, whose outputs mean nothing. Scores and sums are in
-    at least float32.
+    Zeros for tokens that are not real. Scores and sums are in at least float32.
 
     Args:
         q_BTNH: Queries.
         k_XTH: Keys, a line for each row and key/value head.
         v_XTH: Values, in the same order; their width may differ from the keys'.
+        valid_BT: Which tokens are real, a row's first ones: no real one sees another kind.
         rule: Scale and soft cap. Its window, if any, holds all T tokens.
 
     Cost: scores of one block of queries at a time, X*G*P*T numbers.
@@ -69,7 +70,7 @@ def attend(
     others = _joined(Part(*(x[:, step:] for x in own)), before)
     out_XMH = jnp.concatenate([first.sum_XMH / first.total_XM1, others], axis=1)
     out_BTNH = ops.ungroup(out_XMH.astype(v_XTH.dtype), rows=rows, tokens=blocks * size)
-    return out_BTNH[:, :tokens]
+    return jnp.where(valid_BT[:, :, None, None], out_BTNH[:, :tokens], 0)
 
 
 def _lengthened(x: Array, missing: int) -> Array:

@@ -167,7 +167,7 @@ def attend_fresh(
             return out_BTNH
     k_XTH, v_XTH = heads_first(k_BTKH), heads_first(v_BTKH)
     if bias is None and causal.is_served(q_BTNH.shape[1], rule=rule):
-        return causal.attend(q_BTNH, k_XTH, v_XTH, rule=rule)
+        return causal.attend(q_BTNH, k_XTH, v_XTH, valid_BT=valid_BT, rule=rule)
     k_XHT = k_XTH.swapaxes(1, 2)
 
     def block(q: Array, at: Array, span: slice) -> Array:

@@ -99,6 +99,19 @@ def test_what_comes_later_changes_nothing_before_it():
     assert (after[:, cut:] != before[:, cut:]).any(axis=(0, 2, 3)).all()
 
 
+def test_tokens_that_are_not_real_get_zeros():
+    q, k, v = arrays(BLOCK + 3, jnp.float64)
+    count_B = jnp.array([BLOCK - 4, 0])
+    valid_BT = jnp.arange(BLOCK + 3) < count_B[:, None]
+    k_XTH, v_XTH = slots.heads_first(k), slots.heads_first(v)
+    run = jax.jit(partial(causal.attend, rule=ops.Rule(scale=0.3)))
+
+    found = np.asarray(run(q, k_XTH, v_XTH, valid_BT=valid_BT))
+
+    expected = np.where(valid_BT[:, :, None, None], plain(q, k, v, scale=0.3), 0)
+    np.testing.assert_allclose(found, expected, atol=1e-13, rtol=0)
+
+
 @pytest.mark.parametrize(
     ("tokens", "rule", "served"),
     [

@@ -42,6 +42,16 @@ def test_first_tokens_are_the_plain_softmax_whoever_computes_them(width, rule, s
     np.testing.assert_allclose(found.numpy(), expected, atol=1e-13, rtol=0)
 
 
+def test_tokens_that_are_not_real_get_zeros():
+    given = arrays()
+    valid_BT = torch.arange(T) < torch.tensor([[T - 4], [0]])
+
+    found = causal.attend(*given, valid_BT=valid_BT, rule=ops.Rule(scale=0.3))
+
+    expected = np.where(valid_BT[:, :, None, None], plain(*given, scale=0.3), 0)
+    np.testing.assert_allclose(found.numpy(), expected, atol=1e-13, rtol=0)
+
+
 @pytest.mark.parametrize(
     "rule", [ops.Rule(scale=1.0, window=T - 1), ops.Rule(scale=1.0, causal=False)]
 )

@@ -5,7 +5,7 @@ key/value heads, H head width.
 """
 
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor as Array
 
 from torchkv import ops
@@ -27,11 +27,12 @@ def attend(
     k_BTKH: Float[Array, "B T K H"],
     v_BTKH: Float[Array, "B T K H"],
     *,
+    valid_BT: Bool[Array, "B T"],
     rule: ops.Rule,
 ) -> Float[Array, "B T N H"]:
     """Return attention of T tokens to themselves and to all before them.
 
-    A row's real tokens stand before its others, whose outputs mean nothing.
+    Zeros for tokens that are not real, which stand behind a row's others.
     """
     out_BNTH = F.scaled_dot_product_attention(
         q_BTNH.transpose(1, 2),
@@ -41,4 +42,4 @@ def attend(
         scale=rule.scale,
         enable_gqa=True,
     )
-    return out_BNTH.transpose(1, 2)
+    return out_BNTH.transpose(1, 2).masked_fill(~valid_BT[:, :, None, None], 0)

@@ -188,12 +188,12 @@ def attend_fresh(
     """Return attention of T first tokens to themselves.
 
     By PyTorch's kernel for causal texts, or in blocks of queries, each reading only the keys that
-    it can see. Of a row's tokens that are not real, behind its others, outputs mean nothing.
+    it can see.
 
     Rows must be empty before these tokens, so that token i stands at position i.
     """
     if bias is None and causal.is_served(k_BTKH, v_BTKH, rule=rule):
-        return causal.attend(q_BTNH, k_BTKH, v_BTKH, rule=rule)
+        return causal.attend(q_BTNH, k_BTKH, v_BTKH, valid_BT=valid_BT, rule=rule)
     k_BKTH, v_BKTH = heads_first(k_BTKH).contiguous(), heads_first(v_BTKH).contiguous()
     parts, tokens = [], q_BTNH.shape[1]
     for begin in range(0, tokens, ops.QUERY_BLOCK):
