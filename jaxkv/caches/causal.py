@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float
 from jaxkv import ops
 
 
-class Part(NamedTuple):
+class _Part(NamedTuple):
     """What queries read of some of their keys, not yet divided by all weights."""
 
     sum_XMH: Float[Array, "X M _"]
@@ -66,8 +66,8 @@ def attend(
     own = _own_blocks(q_XMH, k_XSH, v_XSH, size=size, groups=groups, rule=rule)
     before = _blocks_before(q_XMH, k_XSH, v_XSH, size=size, groups=groups, rule=rule)
     step = size * groups
-    first = Part(*(x[:, :step] for x in own))
-    others = _joined(Part(*(x[:, step:] for x in own)), before)
+    first = _Part(*(x[:, :step] for x in own))
+    others = _joined(_Part(*(x[:, step:] for x in own)), before)
     out_XMH = jnp.concatenate([first.sum_XMH / first.total_XM1, others], axis=1)
     out_BTNH = ops.ungroup(out_XMH.astype(v_XTH.dtype), rows=rows, tokens=blocks * size)
     return jnp.where(valid_BT[:, :, None, None], out_BTNH[:, :tokens], 0)
@@ -80,7 +80,7 @@ def _lengthened(x: Array, missing: int) -> Array:
 
 def _own_blocks(
     q_XMH: Array, k_XSH: Array, v_XSH: Array, *, size: int, groups: int, rule: ops.Rule
-) -> Part:
+) -> _Part:
     """Return what each block of queries reads of its own keys, all blocks as lines of one read."""
     lines, tokens, width = k_XSH.shape
     blocks = tokens // size
@@ -93,12 +93,12 @@ def _own_blocks(
         rule=rule,
         visible_XMS=ops.spread(seen_1PP, num_kv_heads=lines * blocks, groups=groups),
     )
-    return Part(*(x.reshape(lines, tokens * groups, -1) for x in part))
+    return _Part(*(x.reshape(lines, tokens * groups, -1) for x in part))
 
 
 def _blocks_before(
     q_XMH: Array, k_XSH: Array, v_XSH: Array, *, size: int, groups: int, rule: ops.Rule
-) -> Part:
+) -> _Part:
     """Return what each block of queries but the first reads of all keys before its own."""
     step = size * groups
     parts = [
@@ -110,7 +110,7 @@ def _blocks_before(
         )
         for i in range(1, k_XSH.shape[1] // size)
     ]
-    return Part(*(jnp.concatenate(each, axis=1) for each in zip(*parts, strict=True)))
+    return _Part(*(jnp.concatenate(each, axis=1) for each in zip(*parts, strict=True)))
 
 
 def _read(
@@ -120,7 +120,7 @@ def _read(
     *,
     rule: ops.Rule,
     visible_XMS: Bool[Array, "X M S"] | None = None,
-) -> Part:
+) -> _Part:
     """Return what queries read of keys of which each sees one at least; None: all of them."""
     score_XMS = ops.score(q_XMH, k_XSH.swapaxes(1, 2), rule=rule)
     if visible_XMS is not None:
@@ -134,10 +134,10 @@ def _read(
         v_XSH,
         preferred_element_type=score_XMS.dtype,
     )
-    return Part(sum_XMH, total_XM1, peak_XM1)
+    return _Part(sum_XMH, total_XM1, peak_XM1)
 
 
-def _joined(a: Part, b: Part) -> Float[Array, "X M _"]:
+def _joined(a: _Part, b: _Part) -> Float[Array, "X M _"]:
     """Return the attention to both parts' keys."""
     peak_XM1 = jnp.maximum(a.peak_XM1, b.peak_XM1)
     a_XM1, b_XM1 = jnp.exp(a.peak_XM1 - peak_XM1), jnp.exp(b.peak_XM1 - peak_XM1)

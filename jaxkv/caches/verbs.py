@@ -24,6 +24,7 @@ from jaxkv.caches.layouts import (
 from jaxkv.caches.state import Bias, Cache, Expand, Rotate, Step
 from jaxkv.spec.config import Attention, Encoder, ModelConfig
 from jaxkv.spec.errors import CapacityError, RequestError, ShapeError
+from jaxkv.spec.whole import check_whole
 
 
 def init(
@@ -276,8 +277,7 @@ def _check_init(
     if layout not in LAYOUTS:
         raise RequestError(f"init: layout is {layout!r}, expected one of {', '.join(LAYOUTS)}.")
     for name, value, least in (("batch", batch, 1), ("capacity", capacity, 1), ("slack", slack, 0)):
-        if value < least:
-            raise RequestError(f"init: {name} is {value}, expected at least {least}.")
+        check_whole("init", name, value, least=least)
     if capacity > config.max_positions:
         over = capacity - config.max_positions
         raise CapacityError(

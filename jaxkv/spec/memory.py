@@ -17,6 +17,7 @@ from jaxkv.spec.compressed_bytes import COMPRESSED, compressed_parts
 from jaxkv.spec.config import Layer, ModelConfig
 from jaxkv.spec.errors import RequestError
 from jaxkv.spec.weight_shapes import weight_shapes
+from jaxkv.spec.whole import check_whole
 
 ITEMSIZES = {"float32": 4, "bfloat16": 2, "float64": 8}
 """Bytes an element of each dtype."""
@@ -199,7 +200,7 @@ def page_table_bytes(
         pool_pages: Pages beside the trash page; None for as many as all rows need.
 
     Raises:
-        RequestError: The page size is below 1.
+        RequestError: The page size is no whole number, or below 1.
     """
     columns = pages_for(tokens, page_size)
     usable = batch * columns if pool_pages is None else pool_pages
@@ -210,10 +211,9 @@ def pages_for(tokens: int, page_size: int) -> int:
     """Return the pages that so many tokens of a row take.
 
     Raises:
-        RequestError: The page size is below 1.
+        RequestError: The page size is no whole number, or below 1.
     """
-    if page_size < 1:
-        raise RequestError(f"memory: page_size is {page_size}, expected at least 1.")
+    check_whole("memory", "page_size", page_size, least=1)
     return -(-tokens // page_size)
 
 

@@ -179,13 +179,23 @@ def test_rolling_back_a_sharer_leaves_the_others_tokens_alone(twin):
             "init: page_size is 0, expected at least 1.",
         ),
         (
+            {"page_size": True},
+            RequestError,
+            "init: page_size is True, expected a whole number of at least 1.",
+        ),
+        (
+            {"slack": True},
+            RequestError,
+            "init: slack is True, expected a whole number of at least 0.",
+        ),
+        (
             {"page_size": 4, "pool_pages": 3},
             CapacityError,
             "init: pool_pages is 3, expected at least 4: a row of capacity 16 takes 4 pages of 4. "
             "Raise pool_pages by 1 or lower capacity to 12.",
         ),
     ],
-    ids=["page-size", "pool"],
+    ids=["page-size", "page-size-kind", "slack-kind", "pool"],
 )
 def test_sizes_that_cannot_be_are_refused(twin, sizes, kind, message):
     with pytest.raises(kind) as error:

@@ -11,15 +11,10 @@ from torch import Tensor as Array
 from torchkv import ops
 
 
-def is_served(
-    k_BTKH: Float[Array, "B T K H"], v_BTKH: Float[Array, "B T K _"], *, rule: ops.Rule
-) -> bool:
-    """Return whether each token sees all before it, by a softmax that the kernel knows.
-
-    Values of another width than keys' would be read by plain operations, T*T scores at once.
-    """
-    sees_all = rule.causal and (rule.window is None or rule.window >= k_BTKH.shape[1])
-    return sees_all and rule.soft_cap is None and k_BTKH.shape == v_BTKH.shape
+def is_served(tokens: int, *, rule: ops.Rule) -> bool:
+    """Return whether each of T tokens sees all before it, by a softmax that the kernel knows."""
+    sees_all = rule.causal and (rule.window is None or rule.window >= tokens)
+    return sees_all and rule.soft_cap is None
 
 
 def attend(
@@ -32,7 +27,8 @@ def attend(
 ) -> Float[Array, "B T N H"]:
     """Return attention of T tokens to themselves and to all before them.
 
-    Zeros for tokens that are not real, which stand behind a row's others.
+    Zeros for tokens that are not real, which stand behind a row's others. Values of another width
+    than keys' would be read by plain operations, T*T scores at once.
     """
     out_BNTH = F.scaled_dot_product_attention(
         q_BTNH.transpose(1, 2),

@@ -17,7 +17,8 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor as Array
 
-from jaxkv.spec.errors import CapacityError, RequestError
+from jaxkv.spec.errors import CapacityError
+from jaxkv.spec.whole import check_whole
 
 OPTIONS = ("page_size", "pool_pages")
 PAGE_SIZE = 16
@@ -99,11 +100,12 @@ def init_shared(
             takes what they need when none is shared.
 
     Raises:
-        RequestError: page_size is below 1.
+        RequestError: page_size or pool_pages is no such number.
         CapacityError: The pool has no room for one row.
     """
-    if page_size < 1:
-        raise RequestError(f"init: page_size is {page_size}, expected at least 1.")
+    check_whole("init", "page_size", page_size, least=1)
+    if pool_pages is not None:
+        check_whole("init", "pool_pages", pool_pages, least=0)
     columns = _pages_of(capacity, page_size)
     usable = batch * columns if pool_pages is None else pool_pages
     if usable < columns:

@@ -192,7 +192,8 @@ def attend_fresh(
 
     Rows must be empty before these tokens, so that token i stands at position i.
     """
-    if bias is None and causal.is_served(k_BTKH, v_BTKH, rule=rule):
+    alike = bias is None and k_BTKH.shape == v_BTKH.shape
+    if alike and causal.is_served(q_BTNH.shape[1], rule=rule):
         return causal.attend(q_BTNH, k_BTKH, v_BTKH, valid_BT=valid_BT, rule=rule)
     k_BKTH, v_BKTH = heads_first(k_BTKH).contiguous(), heads_first(v_BTKH).contiguous()
     parts, tokens = [], q_BTNH.shape[1]

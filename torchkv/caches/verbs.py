@@ -15,6 +15,7 @@ from torch import Tensor as Array
 
 from jaxkv.spec.config import Attention, Encoder, ModelConfig
 from jaxkv.spec.errors import CapacityError, RequestError, ShapeError
+from jaxkv.spec.whole import check_whole
 from torchkv import ops
 from torchkv.caches import cross
 from torchkv.caches.layouts import (
@@ -280,8 +281,7 @@ def _check_init(
     if layout not in LAYOUTS:
         raise RequestError(f"init: layout is {layout!r}, expected one of {', '.join(LAYOUTS)}.")
     for name, value, least in (("batch", batch, 1), ("capacity", capacity, 1), ("slack", slack, 0)):
-        if value < least:
-            raise RequestError(f"init: {name} is {value}, expected at least {least}.")
+        check_whole("init", name, value, least=least)
     if capacity > config.max_positions:
         over = capacity - config.max_positions
         raise CapacityError(
