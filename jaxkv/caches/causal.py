@@ -50,7 +50,7 @@ def attend(
         valid_BT: Which tokens are real, a row's first ones: no real one sees another kind.
         rule: Scale and soft cap. Its window, if any, holds all T tokens.
 
-    Cost: scores of one block of queries at a time, X*G*P*T numbers.
+    Cost: scores of X*G*P*T numbers a block of queries; XLA on CPUs keeps room for all blocks'.
     """
     rows, tokens = q_BTNH.shape[:2]
     heads, kv_heads = q_BTNH.shape[2], k_XTH.shape[0] // rows

@@ -112,6 +112,16 @@ def test_tokens_that_are_not_real_get_zeros():
     np.testing.assert_allclose(found, expected, atol=1e-13, rtol=0)
 
 
+def test_a_query_that_sees_nothing_weighs_nothing():
+    score_XMS = jnp.array([[[5.0, -3.0], [2.0, jnp.nan]]])
+    visible_XMS = jnp.array([[[False, False], [True, False]]])
+
+    weight_XMS, total_XM1 = ops.weigh(score_XMS, visible_XMS)
+
+    np.testing.assert_array_equal(weight_XMS, [[[0, 0], [1, 0]]])
+    np.testing.assert_array_equal(total_XM1, [[[1], [1]]])
+
+
 @pytest.mark.parametrize(
     ("tokens", "rule", "served"),
     [
